@@ -54,6 +54,6 @@ if __name__ == "__main__":
         broker.queue(PARCELS).send(["p1"], fixed_time=0)
         broker.queue(REFUNDS).send(["r1"], fixed_time=0)
 
-        # Until a signal. All functions stop together, after the messages in work.
+        # Until a signal. All functions stop together, after the messages in progress.
         rmq_spark.run(ship, tell, refund, name="desk", broker=broker)
         print(*sorted(done), sep="\n")

@@ -25,7 +25,7 @@ finished = threading.Event()
 
 
 def book(message):
-    """Book a change, and note whether another one of its customer is in work."""
+    """Book a change, and note whether another one of its customer is in progress."""
     customer, number = message.content.decode().split()
     if not locks[customer].acquire(blocking=False):
         overlaps.append(customer)

@@ -6,7 +6,7 @@
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 ordinal, 5 limit (1..8192), 6 lease in ms, 7 dueBefore in ms
 --       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 mark of the
 --       batch's plan, '' for a batch without one, 13 whether what has expired dies 0/1, 14 whether the
---       caller has nothing else in work 0/1, 15.. the names of KEYS 12..
+--       caller has nothing else in progress 0/1, 15.. the names of KEYS 12..
 -- Returns {messages held, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
 --   lost, 3 the topic is paused or held: in cases 2 and 3 no claim was made), messages moved from the retry
 --   queue, when the claim was made in ms, maxRetries then, deliveries charged since, messages

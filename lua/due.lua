@@ -5,7 +5,7 @@
 -- Returns {messages, messages held back by another consumer, a higher epoch, a pause or a hold, ms until the
 --   wait of a message, a lease or a hold ends, so that there may be more messages, or '', {names of the
 --   expired claims that hold messages}, {names of the others that do}, 1 if a message is due that only
---   a reader gets that has nothing else in work, else 0, the highest score in a store whose order descends,
+--   a reader gets that has nothing else in progress, else 0, the highest score in a store whose order descends,
 --   in whole numbers, else 0}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.

@@ -5,7 +5,7 @@
 --       after which to continue, both '' at the beginning, 5 entries at most, 6 bytes after which
 --       to stop, 7 whether the queue is a claim 0/1, 8 whether to read all scores, the highest first 0/1
 -- Returns {1 if there may be more, else 0; content, score, death or body (or ''), ...}. If the entry has left
---   the queue, all entries of its score come again.
+--   the queue, all entries of its score are read again.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: ARGV 5 entries; ARGV 6 bytes, and up to 16 messages more if these are larger (bytes.lua); the bodies of a
 --   claim.

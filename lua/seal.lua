@@ -18,7 +18,7 @@ local wrong = wrong_type(sink, 'hash')
 if wrong then return wrong end
 local sealed = sealed_batch(sink)
 if sealed > batch then
-  return redis.error_reply(string.format('RMQ_RESTORED batch %.0f comes again, but batch %.0f was '
+  return redis.error_reply(string.format('RMQ_RESTORED batch %.0f is repeated, but batch %.0f was '
     .. 'sent already (%s)', batch, sealed, sink))
 end
 local pending = redis.call('HGET', sink, 'manifest')

@@ -633,7 +633,7 @@ TIMEOUT = Option(
 RETRY_DELAY = Option(
     "delay",
     duration(0),
-    "Wait before a message that failed comes again",
+    "Wait before a message that failed is redelivered",
     otherwise="the topic's backoff",
 )
 LOG_CONTENTS = Option(

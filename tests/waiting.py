@@ -36,6 +36,6 @@ def wait_until(holds: Callable[[], Any], what: str, within_s: float = 180.0) -> 
 
 
 def is_drained(queue: Queue) -> bool:
-    """Whether no message is stored, in work or to come again; dead ones may be there."""
+    """Whether no message is stored, in progress or to come again; dead ones may be there."""
     figures = queue.figures()
     return not (figures.store.count + figures.prepare.count + figures.retry.count)

@@ -16,7 +16,7 @@ local HIGHEST_RETRY = 16 -- in a store, a score up to this is a number of retrie
 local LONG_PAST, LOST = 1, 2
 -- A message of a claim that was lost is suspect: it may have ended its holder. In the store, its score is
 -- -(32 * level + deliveries left). It is claimed only with others of its level, and with so many in all. At the last
--- level, its holder has nothing else in work, so that only then the message is to blame if that claim is lost, too.
+-- level, its holder has nothing else in progress, so that only then the message is to blame if that claim is lost, too.
 local LEVEL, CLAIMED_WITH, ALONE = 32, {256, 16, 1, 1}, 4
 
 local function record_name(consumer, seq, ordinal)
@@ -68,7 +68,7 @@ end
 
 local function suspect_score(level, deliveries) return -(level * LEVEL + deliveries) end
 
--- Returns the score of a message that comes again at no charge. Level 0 is no suspect, but only a negative score can
+-- Returns the score of a message that is redelivered at no charge. Level 0 is no suspect, but only a negative score can
 -- have more deliveries left than there are retries.
 local function score_again(level, deliveries)
   return (level > 0 or deliveries > HIGHEST_RETRY) and suspect_score(level, deliveries) or deliveries

@@ -90,7 +90,7 @@ local function bury_messages(slot, record, items, bodies, now, reason_of)
 end
 
 -- Returns messages (content, score, content, score, ...) of a claim whose holder has lost it. Any of them may have
--- ended the holder, so they are suspect, and come again with fewer others. Only one that was alone in work is charged.
+-- ended the holder, so they are suspect, and are redelivered with fewer others. Only one that was delivered alone is charged.
 local function return_lost(slot, terms, record, items, bodies, now, reason_of)
   local messages, level = record.sealed, level_of(tonumber(items[2] or 0))
   if level == ALONE then

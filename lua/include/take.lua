@@ -65,7 +65,7 @@ end
 
 -- Moves up to `limit` due messages of the store into `claim`. part: the key of an empty sorted set.
 -- others: the keys of the claims whose messages are passed over. alone: whether the caller has nothing else in
--- work; it gets suspects of the last level, which others pass over. Takes fewer messages if they are large. Returns
+-- progress; it gets suspects of the last level, which others pass over. Takes fewer messages if they are large. Returns
 -- their number.
 local function take_due(slot, claim, part, others, until_ms, limit, descending, alone)
   local store, looked_at = slot.store, 0

@@ -41,8 +41,8 @@ class AsyncListener(Counts):
     async def run(self, *, grace: Duration = DEFAULT_GRACE) -> None:
         """Call the function for messages until ``stop``, SIGTERM or SIGINT, or a cancellation.
 
-        grace: how long a stop waits for messages in work. After that their calls are cancelled, and
-        they come again. Raises what Listener.run raises.
+        grace: how long a stop waits for running calls. After that their calls are cancelled, and
+        they are redelivered. Raises what Listener.run raises.
         """
         loop = asyncio.get_running_loop()
 
@@ -74,7 +74,7 @@ class AsyncListener(Counts):
             raise
 
     def stop(self, grace: Duration = DEFAULT_GRACE) -> None:
-        """Let ``run`` take nothing more, finish what is in work, and return."""
+        """Let ``run`` take nothing more, finish what is in progress, and return."""
         self._stop_asked = grace
         if self._listener is not None:
             self._listener.stop(grace)

@@ -42,7 +42,7 @@ _RELOADER = "RMQ_RELOADER"
 # How often that process looks whether the other one is there.
 _RELOADER_CHECK_S = 1.0
 _IMPORTLIB = os.path.dirname(importlib.__file__)
-GRACE = Option("--grace", duration(0), "How long a stop waits for messages in work", DEFAULT_GRACE)
+GRACE = Option("--grace", duration(0), "How long a stop waits for running calls", DEFAULT_GRACE)
 LEASE = replace(
     VISIBILITY_TIMEOUT.called("--visibility-timeout"),
     help="After how long others get the messages of a listener that was killed",
@@ -116,7 +116,7 @@ def listen(
     """Call a function for every message of a topic, until Ctrl-C.
 
     A function gets one message, and is imported from the current directory or the installed
-    packages. It may be async. A message for which it raises comes again. Messages of one slot come
+    packages. It may be async. If it raises, its message is redelivered. Messages of one slot come
     one after another. SIGTERM ends it as well. Logs go to stderr, and every minute the rates.
     --timeout, --delay, --processes, --group and --visibility-timeout are for a topic and its
     function: those of modules have them in @rmq_spark.listener.

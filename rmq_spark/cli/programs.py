@@ -277,7 +277,7 @@ def _rows(found: DeploymentSize) -> list[tuple[Any, ...]]:
         ("queries", found.queries, "each plans for its share of the slots"),
         ("planning a batch", f"{found.plan_s:.2f} s", "commit and plan, in each driver"),
         ("connections a master", found.connections, "of drivers, executors and senders"),
-        ("ZooKeeper", f"{found.zookeeper_pings:,.1f} pings/s", "three servers; no write in work"),
+        ("ZooKeeper", f"{found.zookeeper_pings:,.1f} pings/s", "three servers; no write meanwhile"),
         ("ZooKeeper, a change", f"{found.zookeeper_writes:,} writes", "a query comes or goes"),
     ]
 

@@ -73,7 +73,7 @@ def schedule(
     overlap: Annotated[
         str,
         typer.Option(
-            help="What to do while the last message waits or is in work. Accepted: "
+            help="What to do while the last message waits or is in progress. Accepted: "
             f"{', '.join(OVERLAPS)}."
         ),
     ] = SEND,

@@ -203,7 +203,7 @@ class Administration:
         """Let nobody, or no consumer of one group, get new messages of a topic.
 
         Once the call has returned, nobody makes a claim. Sending still works, and messages that
-        are in work can be committed. Raises UnknownTopic, and InvalidOption for an unknown group.
+        are in progress can be committed. Raises UnknownTopic, and InvalidOption for no such group.
         """
         return self._pause(name, group, True)
 
@@ -368,7 +368,7 @@ class Administration:
             raise GroupNotEmpty(
                 f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
                 f"message{'' if left.messages == 1 else 's'}: {left.store.count} stored, "
-                f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, "
+                f"{left.prepare.count} in progress, {left.retry.count} waiting for a retry, "
                 f"{left.dead.count} dead. Let a query read them first, or delete them "
                 "with drop=True, or --drop."
             )

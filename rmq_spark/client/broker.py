@@ -93,7 +93,7 @@ class Broker(Administration):
         Messages of one slot come one after another, those of several slots beside each other, in
         ``workers`` threads. function: may be async; all async functions of a process share an event
         loop, in a thread of its own. If it raises, its message alone is rolled back, with the error
-        as its reason, and comes again after ``delay``, or the topic's backoff, unless the error is
+        as its reason, and is redelivered after ``delay`` or its topic's backoff unless the error is
         a Retry, Bury, Snooze or Hold. processes: whether each worker calls the function in a
         process of its own, which imports it from its module. timeout: the longest time for a
         message, which is then rolled back. Its process is killed, or its async function cancelled;
@@ -137,7 +137,7 @@ class Broker(Administration):
         timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with a time
         zone. catch_up: what becomes of occurrences while no scheduler ran: "one" sends the last of
         them, "all" sends each, "none" sends none that is more than a minute late. overlap: "skip"
-        sends nothing while the message of an earlier occurrence waits or is in work. The message
+        sends nothing while a message of an earlier occurrence waits or is in progress. The message
         gets two headers: ``rmq-schedule`` and ``rmq-scheduled-time``. In a FixedTime topic it is
         due at the time of the occurrence, or a ``delay`` later.
 

@@ -67,7 +67,7 @@ def in_rounds(
     """Make calls for slots, at most one for each slot at a time, because calls may change order.
 
     parts: what each call of a slot sends, in order. ask: takes the next part of slots. A part for
-    which there was no room comes again after on_full. Without on_full, nothing more goes to its
+    which there was no room is redelivered after on_full. Without on_full, nothing more goes to its
     slot, and when all others have got theirs, its error is raised. Yields each answer with its
     slot.
     """

@@ -239,7 +239,7 @@ class Scheduler(Runner):
         return True
 
     def _waits(self, one: _Running) -> bool:
-        """Return whether a message of the schedule waits or is in work in any group."""
+        """Return whether a message of the schedule waits or is in progress in any group."""
         message, topic = one.schedule.message, one.queue.definition
         name = message.key if topic.keyed else message.content
         for group in topic.groups:

@@ -237,7 +237,7 @@ class Service:
             self.stop(grace)
 
     def stop(self, grace: Duration = DEFAULT_GRACE) -> None:
-        """Let ``run`` take nothing more, finish what is in work, and return. See Listener.stop."""
+        """Let ``run`` take nothing more, finish running calls, and return. See Listener.stop."""
         for one in self.listeners:
             one.stop(grace)
 

@@ -185,7 +185,7 @@ class LoopSpans:
     def mark_failed(
         self, messages: Sequence[Delivered], reason: str | BaseException | None
     ) -> None:
-        """Mark the span in work as failed if its message is one of ``messages``."""
+        """Mark the span in progress as failed if its message is one of ``messages``."""
         if self._in_work is not None:
             message, span = self._in_work
             if message in messages:

@@ -281,7 +281,7 @@ def _failover(server: Server, node: str | None, info: dict[str, Any]) -> Finding
         return None
     return _hidden(
         *("Redis failover", "master_replid"),
-        "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
+        "Stop queries before the server restarts, and set redis.minReplicas. A batch in progress "
         "does not notice that Redis lost writes, and may commit messages that it has not read",
     )
 

@@ -38,7 +38,7 @@ class ClaimRequest:
 
     ordinal: the number (0 to 15) of the claim among those of the same slot and batch. rows: the
     most messages to read now; None for all. others: the names of claims that probably hold messages
-    of the slot, which saves a round trip. alone: whether the caller has nothing else in work, so
+    of the slot, which saves a round trip. alone: whether the caller holds nothing else, so
     that it can get a message that may end it.
     """
 
@@ -220,7 +220,7 @@ class SlotDue:
     of it is pending. expired: the names of claims whose lease has ended. Their messages count,
     but a claim can take them only after they were given back. live: the names of the other claims
     that hold messages. alone: whether a message is due that only a reader gets that has nothing
-    else in work. top: in a Priority topic, the highest priority that waits.
+    else in progress. top: in a Priority topic, the highest priority that waits.
     """
 
     slot: int

@@ -333,8 +333,8 @@ def page(
 
     The answer is the page, and whether there may be more. scores: the range to read. after: score
     and content of the entry to continue after; if it has left the queue, all entries of its score
-    come again. claim: the one to read of a prepare queue. A page ends at ``most`` entries, or soon
-    after 1 MiB.
+    are read again. claim: the one to read of a prepare queue. A page ends at ``most`` entries, or
+    soon after 1 MiB.
     """
     is_dead = kind is QueueKind.DEAD
     keys = (

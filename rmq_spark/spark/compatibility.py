@@ -80,7 +80,7 @@ _STAYS_CLAIMED = (
     "rmq: the source has no option checkpointLocation. If the query has trigger(availableNow=True) "
     "or trigger(once=True), Spark up to 4.1 does not show the source that its batch is finished: "
     "it stays claimed until the query starts again, and if its lease ends before, its messages "
-    "come again. Give the source the option, with the same value as the query; "
+    "are redelivered. Give the source the option, with the same value as the query; "
 ) + _OTHER_END
 _LEARNS_NOTHING = (
     "rmq: targetBatchDuration begins with a few messages and learns from batch to batch. If the "

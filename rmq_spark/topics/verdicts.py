@@ -20,9 +20,9 @@ ACCEPTED_DELAY = f"{ACCEPTED_DURATION}, and up to {duration_text(LONGEST_DURATIO
 class Ending(StrEnum):
     """What a rollback does with messages.
 
-    RETRY: they come again, which costs a retry, or die if none is left. UNCHARGED: they come again
-    at no cost, with the retries that they had. UNREAD: nobody got them, so they return as they
-    were. BURY: they die, whatever retries are left.
+    RETRY: they are redelivered, which costs a retry, or die if none is left. UNCHARGED: they are
+    redelivered at no cost, with the retries that they had. UNREAD: nobody got them, so they return
+    as they were. BURY: they die, whatever retries are left.
     """
 
     RETRY = "retry"
@@ -34,7 +34,7 @@ class Ending(StrEnum):
 class Failure(NamedTuple):
     """Why and how a message is rolled back.
 
-    delay_ms: the wait before it comes again; None for the listener's or the topic's. holds: whether
+    delay_ms: the wait before a retry; None for the listener's or the topic's. holds: whether
     its whole consumer group gets nothing for so long.
     """
 
@@ -119,7 +119,7 @@ class Hold(Snooze):
 
 
 def parse_delay_ms(delay: Duration) -> int:
-    """Turn the wait before a message comes again into ms. Raises InvalidOption."""
+    """Turn the wait before a message is redelivered into ms. Raises InvalidOption."""
     delay_ms = parse_wait_ms("delay", delay)
     if delay_ms > LONGEST_DURATION_MS:
         raise InvalidOption.of("delay", delay, ACCEPTED_DELAY, "is too long")

@@ -76,7 +76,7 @@ def test_a_hold_of_no_time_ends_nothing(broker, calls):
 def test_a_new_group_is_not_held_by_what_one_of_its_name_left(broker, calls):
     audit = broker.queue("Calls", group="audit")
     broker.remove_group("Calls", "audit", drop=True)
-    audit.ask(claiming.pause, 3_600_000)  # of a call that was still in work
+    audit.ask(claiming.pause, 3_600_000)  # of a call that was still in progress
     broker.add_group("Calls", "audit")
     calls.send([b"new"], fixed_time=1000)
     with broker.consumer("Calls", "a", group="audit") as consumer:

@@ -104,7 +104,7 @@ def test_messages_of_one_slot_come_one_after_another_in_order(broker, topic, mon
 
 
 def test_slots_are_worked_on_beside_each_other(broker, topic):
-    """Each call waits until all slots are in work."""
+    """Each call waits until all slots are in progress."""
     together = threading.Barrier(SLOTS, timeout=60)
     for slot in range(SLOTS):
         content = next(c for c in numbered(999) if topic.definition.slot_of(c) == slot)

@@ -212,7 +212,7 @@ def test_leases_of_many_slots_are_renewed_in_time_over_a_slow_link(own_redis, mo
         queue.send(numbered(1000), fixed_time=1000)
         proxy.delay_s = 0.05
         with far.listen("T", "a", work, workers=64, visibility_timeout="3s") as listener:
-            wait_until(lambda: len(begun) == 64, "all slots to be in work")
+            wait_until(lambda: len(begun) == 64, "all slots to be in progress")
             held = queue.figures().prepare.count
             with near.consumer("T", "b") as other:
                 taken = len(other.poll(1000, wait="6s"))

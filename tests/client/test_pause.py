@@ -234,7 +234,7 @@ def test_a_resume_repairs_a_topic_that_says_it_is_running(broker, topic):
 
 
 def test_a_group_is_not_paused_by_what_an_earlier_one_left(broker, topic):
-    """A pause that was in work when the group went has marked its slots."""
+    """A pause that was in progress when the group went has marked its slots."""
     for put_back in (
         lambda: broker.alter("T", groups=("", "g")),
         lambda: broker.add_group("T", "g"),

@@ -538,7 +538,7 @@ if __name__ == "__main__":
 
 
 def test_a_program_may_stop_its_listener_at_its_end(own_redis, tmp_path):
-    """Failed before: the call in work was killed first, and its message died."""
+    """Failed before: the call in progress was killed first, and its message died."""
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\n"
         "def work(message):\n"

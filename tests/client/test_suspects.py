@@ -1,4 +1,4 @@
-"""A message that may have ended its last holder: no other is in work beside it in the process."""
+"""A message that may have ended its last holder: the process has no other beside it."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def idle():
-    """Readers that earlier tests left with messages in work are none of these tests' business."""
+    """Readers that earlier tests left with claimed messages are none of these tests' business."""
     IN_PROCESS.clear()
 
 
@@ -41,7 +41,7 @@ def put_suspects(topic, slots, deliveries=17):
 
 
 class Notes:
-    """A function that notes what is in work when one to be alone with begins and ends."""
+    """A function that notes what is in progress when one to be alone with begins and ends."""
 
     def __init__(self):
         self.seen, self.beside = [], []

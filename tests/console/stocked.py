@@ -63,7 +63,7 @@ def bury_alerts(broker: Broker) -> None:
 
 
 def hold_replans(broker: Broker) -> None:
-    """Leaves a claim of a consumer in work, and messages that wait for a retry."""
+    """Leaves a claim of a consumer in progress, and messages that wait for a retry."""
     time.sleep(0.06)
     first = broker.consumer("Replan", "planner")
     batch = first.poll(10)

@@ -130,7 +130,7 @@ def there(own_redis):
 
 @pytest.fixture
 def known_messages(there):
-    """Seven that are due, of which three are in work, and five that are not due."""
+    """Seven that are due, of which three are in progress, and five that are not due."""
     orders = there.queue("Orders")
     orders.send(MESSAGES[:7], fixed_time=0)
     orders.send(MESSAGES[7:12], delay="1h")

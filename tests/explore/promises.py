@@ -154,7 +154,7 @@ class Step:
     def charges(self, content: str, claim: str) -> bool:
         """Whether a message of a claim loses a delivery, should this call take it out.
 
-        If its holder has lost the claim, only one that was alone in work does.
+        If its holder has lost the claim, only one that was delivered alone does.
         """
         record = self.before.claims[claim]
         if self.action.ending in (Ending.UNCHARGED, Ending.UNREAD):
@@ -628,7 +628,7 @@ def is_held_back(step: Step, others: bool) -> bool:
 
 
 def any_waits(view: View, alone: bool = True) -> bool:
-    """Whether anything waits that may be taken now. alone: by one who has nothing else in work."""
+    """Whether anything waits that may be taken now. alone: by one who holds nothing else."""
     return any(
         score != FAR and content not in view.prepare and (alone or level_of(score) < ALONE)
         for content, score in view.store.items()

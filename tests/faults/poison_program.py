@@ -25,7 +25,7 @@ def note(message):
 
 
 def note_slowly(message):
-    """What is in work beside a poison is always the same."""
+    """What is in progress beside a poison is always the same."""
     if not message.content.startswith(POISON):
         time.sleep(0.05)
     note(message)

@@ -178,7 +178,7 @@ class OutboxRound:
         return self.round()[1]
 
     def drain(self):
-        """Relays and exports until nothing is new, stored or in work."""
+        """Relays and exports until nothing is new, stored or in progress."""
         while True:
             assert self.relay("--once").wait(300) == 0, "relay_outbox"
             assert self.export("--once").wait(300) == 0, "export"

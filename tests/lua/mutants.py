@@ -925,7 +925,7 @@ MUTANTS = [
         (
             "(alone or level < ALONE)",
             "true",
-            "who has other messages in work gets one to be alone with",
+            "who has other messages in progress gets one to be alone with",
             SUSPECTS,
             promises.suspects_come_with_few,
         ),

@@ -55,7 +55,7 @@ def test_a_batch_before_the_sealed_one_is_refused(book, slot, key, concluded):
     if concluded:
         conclude(book, 7, FIRST)
     before = slot.redis.dump(key)
-    with pytest.raises(CheckpointRefused, match="batch 6 comes again, but batch 7 was sent") as e:
+    with pytest.raises(CheckpointRefused, match="batch 6 is repeated, but batch 7 was sent") as e:
         book.seal(6, SECOND)
     assert "checkpoint" in str(e.value)
     assert slot.redis.dump(key) == before

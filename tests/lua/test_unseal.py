@@ -22,7 +22,7 @@ def test_the_batch_can_be_sealed_anew(book, batch):
 def test_batches_before_the_one_before_it_stay_refused(book):
     book.seal(7, FIRST)
     book.unseal(7, FIRST)
-    with pytest.raises(CheckpointRefused, match="batch 5 comes again, but batch 6"):
+    with pytest.raises(CheckpointRefused, match="batch 5 is repeated, but batch 6"):
         book.seal(5, SECOND)
 
 

@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def waiting(self) -> int:
-        """Messages that are stored, in work or to be delivered again."""
+        """Messages that are stored, in progress or to be delivered again."""
         figures = self.figures
         return figures.store.count + figures.prepare.count + figures.retry.count
 

@@ -196,7 +196,7 @@ class Batch:
         if self._is_given_back:
             raise LeaseLost(
                 f"The batch of consumer {self._run.name} was given back when the next one was "
-                "taken or the consumer was closed: its messages come again. Commit before that."
+                "taken or the consumer was closed: they are redelivered. Commit before that."
             )
 
     def _refuse_unread(self, done: str) -> None:
@@ -219,7 +219,7 @@ class Batch:
             raise LeaseLost(
                 f"Consumer {name} no longer holds {lost} of {len(self)} messages of its batch: "
                 f"their lease (visibility_timeout, {lease_ms} ms) ended, or Redis has forgotten "
-                "the claim. Unless the topic was deleted, they come again, here or at another "
+                "the claim. Unless the topic was deleted, they are redelivered, here or at another "
                 f"consumer, or are in the dead queue. {done}. Take fewer messages at once, call "
                 "renew() in time, or set a longer visibility_timeout."
             )
@@ -232,7 +232,7 @@ def _failure(
         given = "charge=False" if delay is None else f"delay={delay!r}"
         raise InvalidOption(
             f"rollback got bury=True and {given}. Accepted: one of both; a message in the dead "
-            "queue comes again only if it is requeued."
+            "queue is redelivered only if it is requeued."
         )
     ending = Ending.BURY if bury else Ending.RETRY if charge else Ending.UNCHARGED
     delay_ms = None if delay is None else parse_delay_ms(delay)

@@ -68,7 +68,7 @@ class Caller(ABC):
 
     @abstractmethod
     def give_up(self) -> None:
-        """End the call in work, if that is possible. Any thread may call it. No call follows."""
+        """End the running call, if that is possible. Any thread may call it. No call follows."""
 
     def close(self) -> None:  # noqa: B027 - not all hold something
         pass
@@ -394,7 +394,7 @@ def pickled_for_processes(function: Callable[[Delivered], Any]) -> bytes:
 
 def _loop_ended() -> ConsumerMisused:
     return ConsumerMisused(
-        "The event loop of this listener has ended before the listener. Its messages come again. "
+        "The event loop of this listener has ended before it. Its messages are redelivered. "
         "Stop the listener first: await its run(), or use it in an async with statement, within "
         "asyncio.run."
     )

@@ -52,7 +52,7 @@ class Dispatcher:
 
     One thread calls ``run``, and any thread ``note`` and ``wake``. came_round_s: when the loop last
     came round, by the monotonic clock. error: the one that has ended it. left_s: returns how long a
-    stop still waits for messages in work.
+    stop still waits for running calls.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Dispatcher:
         return self._away is not None
 
     def run(self) -> None:
-        """Have messages worked on until ``stopping`` is set, and then end what is in work."""
+        """Have messages worked on until ``stopping`` is set, and then end what is in progress."""
         try:
             while not self._stopping.is_set():
                 self.came_round_s = time.monotonic()
@@ -226,7 +226,7 @@ class Dispatcher:
         self._looked_s = time.monotonic()
 
     def _suspect(self) -> SlotDue | None:
-        """Return a slot with a suspect message to be alone with, if nothing else is in work."""
+        """Return a slot with a suspect message to be alone with, if nothing else is in progress."""
         now = time.monotonic()
         if self._alone_since_s is not None:
             if self._waiter.at_work:

@@ -20,7 +20,7 @@ from rmq_spark.topics.parsing import Duration, parse_wait_ms
 _log = UnfailingLog(__name__)
 
 HAS_RUN = "This listener has run. Make another one with broker.listen."
-# How long a stop waits for messages in work.
+# How long a stop waits for running calls.
 DEFAULT_GRACE = "30s"
 # A loop that has not come round for so long is stuck. A Redis that is away holds it up for less.
 _STUCK_AFTER_S = 120.0
@@ -56,7 +56,7 @@ class Counts:
 
     @property
     def left_alone(self) -> int:
-        """The number of failed or snoozed messages whose lease ended: they come again anyway."""
+        """The number of failed or snoozed messages whose lease ended: they are redelivered."""
         return getattr(self._counting, "left_alone", 0)
 
     @property
@@ -170,10 +170,10 @@ class Listener(Counts, Background):
         return None if self._dispatcher is None else self._dispatcher.workers
 
     def stop(self, grace: Duration = DEFAULT_GRACE) -> None:
-        """Let ``run`` take nothing more, finish what is in work, and return.
+        """Let ``run`` take nothing more, finish what is in progress, and return.
 
-        grace: how long it waits for messages in work. After that they are given back, and come
-        again. Messages of a claim that are not yet in work are given back at no cost. A second call
+        grace: how long it waits for running calls. After that their messages are given back at the
+        cost of a retry. Messages whose call has not begun are given back at no cost. A second call
         can shorten the grace. Any thread or signal handler can call it.
         """
         grace_s = _seconds(grace)
@@ -197,7 +197,7 @@ class Listener(Counts, Background):
     def run(self, *, grace: Duration = DEFAULT_GRACE) -> None:
         """Call the function for messages until ``stop`` is called, or a signal comes.
 
-        grace: how long a stop by a signal waits for messages in work. A second signal ends the
+        grace: how long a stop by a signal waits for running calls. A second signal ends the
         program.
 
         Raises Fenced if another process takes over the name, UnknownTopic if the topic is
@@ -224,7 +224,7 @@ class Listener(Counts, Background):
             raise dispatcher.error
 
     def _left_s(self) -> float:
-        """Return how long a stop, which may begin just now, still waits for messages in work."""
+        """Return how long a stop, which may begin just now, still waits for running calls."""
         self._stopped_s = self._stopped_s or time.monotonic()
         return self._stopped_s + self._grace_s - time.monotonic()
 

@@ -82,7 +82,7 @@ class OwnLoop:
                 loop.set_default_executor(_Threads())
                 self._ticked_s = time.monotonic()
                 loop.call_soon(self._tick, loop)
-                # A daemon: calls in work at the end of the process come again, as after a kill.
+                # A daemon: messages of calls that still run are redelivered, as after a kill.
                 threading.Thread(target=_run, args=(loop,), name="rmq-async", daemon=True).start()
             return self._loop
 

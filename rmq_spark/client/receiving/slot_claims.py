@@ -25,9 +25,9 @@ from rmq_spark.topics.verdicts import Ending, Failure
 _log = UnfailingLog(__name__)
 
 # The messages of a claim are worked on one after another. If the process is killed, all of them
-# come again, also those that were done; so a claim is small. A claim that took too long is followed
-# by a smaller one, and a quick one by one of twice the size. How long the calls take is not known
-# before the first one.
+# are redelivered, even those that are done; so a claim is small. A claim that took too long is
+# followed by a smaller one, and a quick one by one of twice the size. How long the calls take is
+# not known before the first one.
 FIRST_CLAIM, LARGEST_CLAIM = 1, 256
 # Of a message whose function has not returned within the grace of a stop.
 _STOPPED = Failure("given back", delay_ms=0)
@@ -42,7 +42,7 @@ class SlotWork:
     A thread that hangs in a message can be given up: another goes on behind that message.
 
     asked_s, claimed_s: when the claim was asked for, and when its answer came, by the monotonic
-    clock. limit: the most messages that were asked for. began_s: when the message in work began.
+    clock. limit: the most messages that were asked for. began_s: when the running call began.
     failed: a message whose function has failed, until it is rolled back. A commit before that would
     lose it.
     """
@@ -140,7 +140,7 @@ class SlotWork:
 
 
 class SlotClaims:
-    """Makes claims, returns single messages of them, and commits them. works: those in work."""
+    """Makes claims, returns single messages of them, and commits them. works: those in progress."""
 
     def __init__(self, queue: Queue, run: ConsumerRun, delay_ms: int | None) -> None:
         self.queue = queue
@@ -161,7 +161,7 @@ class SlotClaims:
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
 
     def take(self, slot: SlotDue) -> SlotWork | None:
-        """Claim due messages of a slot; alone if nothing else is in work.
+        """Claim due messages of a slot; alone if nothing else is in progress.
 
         Returns None if the topic's rate allows no message now.
         """
@@ -275,7 +275,7 @@ class SlotClaims:
                 _log.warning(
                     "rmq: listener %s lost a claim of slot %d before its commit: its lease "
                     "(visibility_timeout, %s) ended, or Redis has forgotten it. Unless the topic "
-                    "was deleted, its messages come again",
+                    "was deleted, its messages are redelivered",
                     *(run.name, work.slot, duration_text(run.lease_ms)),
                 )
             self.works.pop(work.slot, None)

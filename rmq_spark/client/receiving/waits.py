@@ -207,7 +207,7 @@ class SlotWaits:
         self._times.pop(slot, None)
 
     def end(self, slot: int, after_s: float = 0.0) -> None:
-        """Note that a slot is no longer in work. It is ripe, now or after a time."""
+        """Note that a slot is no longer in progress. It is ripe, now or after a time."""
         self._begun.discard(slot)
         if after_s:
             self._set_time(slot, self._clock() + after_s)

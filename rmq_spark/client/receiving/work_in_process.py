@@ -1,4 +1,4 @@
-"""Which readers of this process have messages in work, so that a suspect message is alone."""
+"""Which readers of this process have messages in progress, so that a suspect message is alone."""
 
 import os
 import threading
@@ -13,11 +13,11 @@ _PATIENCE_S = 10.0
 
 
 class WorkInProcess:
-    """The readers of this process that have messages in work.
+    """The readers of this process that have messages in progress.
 
     A message that may have ended its last holder is worked on alone. If the process ends meanwhile,
     or gets to renew no lease, then nothing else in it can be the reason. Readers are any objects;
-    one that is forgotten has nothing in work. Any thread can call the methods.
+    one that is forgotten has nothing in progress. Any thread can call the methods.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ class Workers:
     ) -> int:
         """End the threads after their current messages. Return how many calls were given up.
 
-        time_left_s: returns how long to go on waiting for messages in work, which a second stop may
+        time_left_s: returns how long to go on waiting for running calls, which a second stop may
         shorten. is_away: returns whether Redis was just found not to answer. What was not begun is
         given back, also of claims that are between two messages, or that Redis has not answered
         yet.
@@ -114,7 +114,7 @@ class Workers:
     def _take_away(self, is_away: Callable[[], bool]) -> int:
         """End the claims of threads that have not ended. Return how many calls were given up.
 
-        If Redis does not answer, the others come again when their leases end: a stop must not
+        If Redis does not answer, the others are redelivered when their leases end: a stop must not
         wait for each of them.
         """
         self._slot_claims.close()
@@ -162,7 +162,9 @@ class Workers:
             work = self._slot_claims.take(slot)
         except BaseException as error:
             if isinstance(error, LeaseLost):  # before its answer came: another reader gave it back
-                _log.warning("rmq: a claim of slot %d is lost: its messages come again", slot.slot)
+                _log.warning(
+                    "rmq: lost a claim of slot %d: its messages are redelivered", slot.slot
+                )
             else:
                 self._report(error)
             self._end_work(slot.slot, _AFTER_ERROR_S)
@@ -240,7 +242,7 @@ class Workers:
         )
 
     def _until_answered(self, ask: Callable[[], _T]) -> _T:
-        """Ask Redis until it answers: what is done must not come again because Redis was away."""
+        """Ask Redis until it answers: what is done must not be redelivered if Redis was away."""
         while True:
             try:
                 answer = ask()

@@ -262,7 +262,7 @@ class _Sender:
     def send(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Send records, and wait until they are stored. Return the rows of REPORT.
 
-        After a failure it sends nothing more, because the whole batch comes again.
+        After a failure it sends nothing more, because the whole batch is redelivered.
         """
         if self._has_failed:
             return []

@@ -3,7 +3,7 @@
 The child lives as long as the Python worker that forked it, so that connections which the function
 opens stay open. The parent writes record batches into one pipe. The child answers in another with
 frames, JSON after its length: ``["failed", [[rows, failure], ...]]`` with all failures of a call,
-``["done", timings]``, ``["unusable", reason]``. Shared memory shows which message is in work, and
+``["done", timings]``, ``["unusable", reason]``. Shared memory shows which message it works on, and
 since when: this needs no system call for each message, and it outlives the child.
 """
 
@@ -109,7 +109,7 @@ class Job:
 class Progress:
     """The progress of a child in a batch, in memory that it shares with its parent.
 
-    A unit is one call of the function. Units begin in order. started_s: of the unit in work, on the
+    A unit is one call of the function. Units begin in order. started_s: of the running unit, on the
     monotonic clock, which all processes share; 0 between units. states: one byte a unit.
     """
 
@@ -132,7 +132,7 @@ class Progress:
         return last if last >= 0 and self.states[last] == _IN_WORK else None
 
     def left_s(self, limit_s: float) -> float:
-        """Return the seconds left of the time limit of the unit in work; all between units."""
+        """Return the seconds left of the time limit of the unit in progress; all between units."""
         started = self.started_s[0]
         return limit_s - (time.monotonic() - started) if started else limit_s
 

@@ -6,7 +6,7 @@
        ^                                  |               |
        +---- ended by itself, unused -----+               |
        +---- time limit passed: killed; or it died -------+
-                 the message in work has failed, the next one goes to a new child
+                 the message in progress has failed, the next one goes to a new child
 
 A time limit also bounds loading: a function that hangs while it is loaded raises UnusableFunction.
 
@@ -61,7 +61,7 @@ ShouldContinue = Callable[[int, list[FailedRows]], bool]
 
 
 class Stopped(Exception):
-    """A batch that ``should_continue`` stopped after ``worked`` rows, without the one in work."""
+    """A batch that ``should_continue`` stopped after ``worked`` rows, without the one it ran."""
 
     def __init__(self, worked: int, failures: list[FailedRows]) -> None:
         super().__init__(f"stopped after {worked} rows")
@@ -116,7 +116,7 @@ class _Work:
         return False
 
     def pass_on(self, reason: str | None) -> None:
-        """Go on behind what the last child has begun. reason: why the rows in work have failed."""
+        """Go on behind what the last child has begun. reason: why the rows in it have failed."""
         begun = self.progress.begun(self.units)
         stuck = self.progress.in_work(self.units)
         if stuck is not None:
@@ -171,7 +171,7 @@ class MessageRunner:
         should_continue: called several times a second. timings: gets those of the calls, without
         the last ones of a process that ends. Raises UnusableFunction if the function
         cannot be loaded (with limit_s: within loading_s, or limit_s if that is longer), or if its
-        process dies twice with no message in work. After the child has ended, raises Stopped if
+        process dies twice with no message in progress. After the child has ended, raises Stopped if
         should_continue returns False, and any error that should_continue raises.
         """
         work = _Work(self._job, self._progress, batch.num_rows, timings=timings or Timings())

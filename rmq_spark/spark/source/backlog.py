@@ -37,7 +37,7 @@ class Backlog:
         self._held = 0  # due messages that it cannot claim
         self._held_in: list[int] = []  # the slots of these
         self._counted: set[int] = set()  # slots whose due messages are part of _left
-        self._planned: dict[int, int] = {}  # messages by slot in the batch in work
+        self._planned: dict[int, int] = {}  # messages by slot in the batch in progress
         self._unread = False  # whether no task has read the last batch
         self._empty: set[int] = set()  # slots whose last planned batch took nothing
         self._given_up: set[int] = set()

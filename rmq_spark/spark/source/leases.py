@@ -30,7 +30,7 @@ class _Held:
 class LeaseTimer:
     """The thread that renews the leases of one run, every third of the lease.
 
-    It renews the claims of a batch while the batch is in work, and then until the next trigger:
+    It renews the claims of a batch while the batch is in progress, and then until the next trigger:
     only that shows that Spark has finished the batch. It stops renewing a batch that is older than
     maxProcessingTime. The thread ends by itself when a newer run has taken over. Any other failure
     is logged, and the thread tries again after the next third of the lease.

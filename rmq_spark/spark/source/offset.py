@@ -48,7 +48,7 @@ class Offset:
             raise CheckpointRefused(
                 f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
                 "Give each its own checkpointLocation. You can add topics to a list, but not "
-                "remove them. With a new checkpoint, messages that the old query had in work are "
+                "remove them. With a new checkpoint, messages that the old query had claimed are "
                 "delivered again."
             )
         group = ConsumerName.parse(consumer).group

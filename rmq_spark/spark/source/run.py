@@ -125,7 +125,7 @@ class QueryRun:
                 "Spark counts from 0). The checkpoint was restored from a backup or copied, or the "
                 "query ran with asyncProgressTrackingEnabled. To continue would commit messages "
                 "that nobody has read. Use a new checkpointLocation and a new output folder. "
-                "Messages in work are delivered again when their lease ends."
+                "Messages in progress are delivered again when their lease ends."
             )
         return max(header.run for header in headers)
 

@@ -120,7 +120,7 @@ class TopicRun:
         )
 
     def lost_claims(self, result: CommitResult) -> dict[int, int]:
-        """Count, by slot, the claims that were given back while their batch was in work."""
+        """Count, by slot, the claims that were given back while their batch was in progress."""
         lost = {slot: count - self._gone.get(slot, 0) for slot, count in result.gone.items()}
         return {slot: count for slot, count in lost.items() if count > 0}
 
@@ -318,7 +318,7 @@ def warn_of_gone_claims(
         _log.warning(
             "rmq: %s: batch %d is replayed without a message, because Redis has no claim %s. "
             "Either no task had made one, or Redis fell back to an earlier state. If it fell back, "
-            "messages that the batch has delivered come again in a later batch.",
+            "messages that the batch has delivered are redelivered in a later batch.",
             "; ".join(f"topic {t.name}, slots 0 to {len(t.queue.slots) - 1}" for t in listed),
             seq,
             f"{consumer}:{seq}:*",

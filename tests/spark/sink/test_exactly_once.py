@@ -177,7 +177,7 @@ def test_a_replay_of_a_batch_before_the_sealed_one_is_refused(sink):
     sink.run(1, numbers(0, 20))
     again = sink.staged(1, numbers(0, 20))
     sink.run(2, numbers(20, 40))
-    with refused(CheckpointRefused, "batch 1 comes again, but batch 2"):
+    with refused(CheckpointRefused, "batch 1 is repeated, but batch 2"):
         sink.writer().commit(again, 1)
 
 
@@ -251,7 +251,7 @@ def test_a_batch_without_rows_is_no_obstacle(sink):
 def test_a_restored_checkpoint_is_refused_and_nothing_is_sent(sink):
     sink.run(7, numbers(0, 3))
     messages = sink.staged(6, numbers(3, 6))
-    with refused(CheckpointRefused, "batch 6 comes again, but batch 7", "checkpointLocation"):
+    with refused(CheckpointRefused, "batch 6 is repeated, but batch 7", "checkpointLocation"):
         sink.writer().commit(messages, 6)
     assert sorted(sink.consume()) == names(3)
     assert sink.stages() == ([], [])
@@ -318,7 +318,7 @@ def test_a_driver_whose_evidence_a_later_batch_has_swept_misses_nothing(sink, mo
         return pipeline(self, calls)
 
     monkeypatch.setattr(Server, "pipeline", overtaking)
-    with refused(CheckpointRefused, "batch 1 comes again, but batch 2"):
+    with refused(CheckpointRefused, "batch 1 is repeated, but batch 2"):
         sink.writer().commit(messages, 1)
     assert sorted(sink.consume()) == names(80)
     assert sink.queue.figures().counters["accepted"] == 80

@@ -160,7 +160,7 @@ def _rest(run, start):
 
 
 def test_it_ends_with_a_warning_when_another_holds_what_looks_due(rmq, caplog):
-    """A content that was sent again while it is in work is stored, but cannot be taken yet."""
+    """A content that was sent again while it is in progress is stored, but cannot be taken yet."""
     queue = rmq.due(3)
     with rmq.by_hand(queue) as holder:
         holder.next(holder.initial())
@@ -182,7 +182,7 @@ def test_one_slot_whose_messages_others_hold_does_not_end_it_for_the_rest(rmq):
         start = holder.initial()
         end = holder.plan(start)
         holder.batch(start, end)
-        send_due(queue, range(4))  # due, but in work
+        send_due(queue, range(4))  # due, but in progress
         send_due(queue, range(100, 140))
         for limit in (1, 2, 3):
             with rmq.by_hand(queue, maxRecordsPerTrigger=limit) as run:

@@ -133,7 +133,7 @@ def test_a_group_that_holds_messages_is_not_removed_unasked(rmq, queue):
     name = queue.definition.name
     with rmq.broker.consumer(name, "c", group="b") as consumer:
         consumer.poll(3)
-        text = "holds 10 messages: 7 stored, 3 in work, 0 waiting for a retry, 0 dead"
+        text = "holds 10 messages: 7 stored, 3 in progress, 0 waiting for a retry, 0 dead"
         with refused(GroupNotEmpty, text, "drop=True"):
             rmq.broker.remove_group(name, "b")
         assert rmq.broker.definition(name).groups == ("a", "b")

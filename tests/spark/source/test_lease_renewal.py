@@ -1,4 +1,4 @@
-"""Leases: renewed while a batch is in work or waits for its trigger, and lost otherwise."""
+"""Leases: renewed while a batch is in progress or waits for its trigger, and lost otherwise."""
 
 import logging
 

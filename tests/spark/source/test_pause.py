@@ -142,7 +142,7 @@ def test_an_available_now_query_that_meets_a_pause_says_so(rmq, caplog):
 
 @pytest.mark.long
 def test_a_query_that_is_paused_comes_to_rest_and_can_be_stopped(spark, rmq):
-    """What docs/consume.md says about stopping with nothing in work."""
+    """What docs/consume.md says about stopping with nothing in progress."""
     queue = rmq.due(50)
     query = rmq.into_parquet(
         rmq.read(spark, queue, maxRecordsPerTrigger=5), processingTime="0 seconds"
