@@ -43,7 +43,7 @@ def listener(
     delay: Duration | None = None,
     visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
 ) -> Callable[[_Function], _Function]:
-    """Mark a function as the one for a topic's messages. ``run`` and ``rmq listen`` run it.
+    """Mark a function to receive a topic's messages. ``run`` and ``rmq listen`` run it.
 
     ::
 

@@ -17,7 +17,7 @@ from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
 
 
 class Outbox:
-    """An outbox in a database, from which messages get into topics exactly once.
+    """An outbox in a database, whose messages reach topics exactly once.
 
     ::
 

@@ -20,7 +20,7 @@ _NOBODY = b"-"
 
 
 class QueueKind(StrEnum):
-    """The kinds of queues that a topic has: STORE, PREPARE, RETRY and DEAD.
+    """The parts of a queue: STORE, PREPARE, RETRY and DEAD.
 
     Functions also take their names as text, such as "dead".
     """

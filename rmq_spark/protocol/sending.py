@@ -33,7 +33,7 @@ REQUEUES_A_PIPELINE = 16
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The numbers of messages that were new, merged with a stored one, and were repeated.
+    """How many messages were new, merged with a stored one, or were refused as repeats.
 
     repeated: not accepted, because an equal one was within the topic's unique_for.
     """

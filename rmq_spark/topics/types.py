@@ -92,7 +92,7 @@ class Delay(Wait):
 
 
 class TopicType(MessageValue):
-    """A type of topics: the value that its messages carry and the scores that sort them.
+    """The type of a topic: which value its messages have, and how that sorts them.
 
     TopicType has RANGE_MERGE, PRIORITY and FIXED_TIME. Functions also take their names as text:
     "RangeMerge", "Priority", "FixedTime".

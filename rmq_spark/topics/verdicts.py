@@ -93,7 +93,7 @@ class Bury(Verdict):
 
 
 class Snooze(Verdict):
-    """Raise this in a function to get its message again after ``delay``, at no cost of a retry.
+    """Raise this in a function to get its message again after ``delay``, without losing a retry.
 
     A message can be snoozed again and again, until it expires. delay: such as "5m"; a
     timedelta; ms.
@@ -108,7 +108,7 @@ class Snooze(Verdict):
 
 
 class Hold(Snooze):
-    """Raise this in a function to let its whole consumer group wait, at no cost of a retry.
+    """Raise this in a function to make its whole consumer group wait, without losing a retry.
 
     For a service that answers "too many requests". For ``delay``, no reader of the group gets a
     message of the topic, whatever the program. Calls that have begun go on; the messages that

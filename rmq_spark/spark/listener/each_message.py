@@ -47,7 +47,7 @@ def each_message(
     delay: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> "EachMessage":
-    """Create a listener for ``foreachBatch`` that calls a function for every message.
+    """Create a function for ``foreachBatch`` that calls a function for every message.
 
     ::
 
@@ -108,7 +108,7 @@ def each_message(
 
 
 class EachMessage:
-    """The listener that each_message returns, with totals in messages since it was created.
+    """The listener that each_message returns, with counts of messages since it was created.
 
     succeeded, failed: messages for which the function succeeded or failed (Retry and Bury
     included). snoozed: those for which it raised Snooze or Hold. left_alone: failed or snoozed
