@@ -141,7 +141,7 @@ def _show_entries(topic: str, found: list[Entry], as_json: bool, columns: Iterab
     elif found:
         print_table(list(columns), ([_CELLS[name](entry) for name in columns] for entry in found))
     else:
-        print_line("No message matches.")
+        print_line(f"{topic}: no message matches")
     if not found:
         raise typer.Exit(NOTHING_FOUND)
 

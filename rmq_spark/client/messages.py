@@ -216,7 +216,7 @@ def outgoing(
             f"send takes a list of messages, not a single {type(messages).__name__}. Write "
             "send([...])."
         )
-    default = _value_in(defaults, topic, "The default values")
+    default = _value_in(defaults, topic, "The arguments of the call, for messages")
     times_ms: list[int] = []
 
     def one_time_ms() -> int:

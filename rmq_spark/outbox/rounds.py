@@ -324,7 +324,7 @@ class Rounds:
         """Mark messages as refused. Return False if another relay has done the round."""
         messages, relay = self._tables.messages, self._tables.relay
         _log.warning(
-            "rmq: outbox: %d messages are refused, see the table %s. The first: %s",
+            "rmq: outbox: messages refused: %d, see the table %s. The first: %s",
             *(len(refused), self._tables.exceptions, refused[0][1]),
         )
         with self._connection.transaction():

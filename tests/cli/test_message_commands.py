@@ -245,7 +245,7 @@ def test_other_queues_times_and_slots_are_looked_at(rmq):
 def test_a_filter_that_matches_nothing_says_so(rmq):
     rmq.topic()
     done = rmq("peek", "Orders", "--queue", "dead")
-    assert (done.code, done.out) == (3, "No message matches.\n")
+    assert (done.code, done.out) == (3, "Orders: no message matches\n")
     assert (rmq("peek", "Orders", "--json").code, rmq("peek", "Orders", "--json").out) == (3, "")
     for command in ("requeue", "purge"):
         extra = ["--yes"] if command == "purge" else []
