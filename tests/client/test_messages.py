@@ -172,7 +172,9 @@ def test_one_message_in_place_of_a_list_is_refused(slot):
 def test_a_delay_and_a_fixed_time_exclude_each_other(slot):
     with pytest.raises(InvalidMessage, match=r"Message 1 .*delay is 7 and fixed_time is 5\. Acc"):
         slot.queue.send([b"good", Message(b"both", fixed_time=5, delay=7)], delay=1)
-    with pytest.raises(InvalidMessage, match=r"arguments of the call, .*delay is 7 and fixed_time is 5\."):
+    with pytest.raises(
+        InvalidMessage, match=r"arguments of the call, .*delay is 7 and fixed_time is 5\."
+    ):
         slot.queue.send([b"m"], fixed_time=5, delay=7)
     assert slot.store == {}
 
