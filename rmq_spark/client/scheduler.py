@@ -12,7 +12,8 @@ from rmq_spark.client.schedules import (
     ALL,
     MISSED_AFTER_MS,
     NONE,
-    SKIP,
+    SEND,
+    WAIT,
     Schedule,
     last_after,
     slot_of,
@@ -208,6 +209,10 @@ class Scheduler(Runner):
             if at_ms is None or at_ms > now_ms:
                 return
             is_sent = not (schedule.catch_up == NONE and now_ms - at_ms > MISSED_AFTER_MS)
+            if is_sent and schedule.overlap != SEND and self._waits(one):
+                if schedule.overlap == WAIT:
+                    return
+                is_sent = False
             if not self._note(one, at_ms, is_sent):
                 return
 
@@ -220,7 +225,7 @@ class Scheduler(Runner):
             one.text = b""
             return False
         message = None
-        if is_sent and not (schedule.overlap == SKIP and self._waits(one)):
+        if is_sent:
             checked = schedule.outgoing(queue.definition, at_ms, queue.now_ms)
             [(slot, (score, name))] = checked.pairs.items()
             message = score, name, checked.bodies[slot][1]

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 # What to do about occurrences that were missed while no program ran the schedules.
 NONE, ONE, ALL = CATCH_UPS = ("none", "one", "all")
 # What to do if the last message of a schedule still waits or is in progress.
-SEND, SKIP = OVERLAPS = ("send", "skip")
+SEND, SKIP, WAIT = OVERLAPS = ("send", "skip", "wait")
 # Every program that runs the schedules reads all of them every second.
 LARGEST_MESSAGE_BYTES = 65_536
 SHORTEST_INTERVAL_MS = 1000

@@ -443,6 +443,38 @@ def test_a_run_that_waits_or_is_in_work_is_not_doubled(broker):
     assert accepted == [1, 1, 1, 2]
 
 
+def test_occurrences_that_wait_for_the_last_one_are_all_delivered(broker):
+    """Failed before: those that were missed merged, so that a consumer got the last one only."""
+    broker.create("K", "FixedTime", 1, groups="default,audit", retry_backoff="1ms")
+    queue = broker.queue("K")
+    schedule = broker.schedule("s", "K", "m", every="1h", catch_up="all", overlap="wait")
+    begin_ms = past(broker, queue, schedule, 3 * 3_600_000)
+    got, other = [], []
+    with (
+        broker.consumer("K", "a") as a,
+        broker.consumer("K", "b", group="audit") as b,
+        broker.scheduler() as one,
+        broker.scheduler() as two,
+    ):
+
+        def is_done():
+            batch = a.poll()
+            got.extend(message.due_time_ms for message in batch if message.delivery_count > 1)
+            if any(message.delivery_count == 1 for message in batch):  # each fails once
+                batch.rollback(batch)
+            else:
+                batch.commit()
+            batch = b.poll()
+            other.extend(message.due_time_ms for message in batch)
+            batch.commit()
+            return one.sent + two.sent == 3 and not queue.figures().messages and len(other) == 3
+
+        wait_until(is_done, "the occurrences")
+    assert other == [begin_ms + hours * 3_600_000 for hours in (1, 2, 3)]
+    assert len(got) == 3
+    assert queue.figures().counters["merged"] == 0
+
+
 def test_a_pause_sends_nothing_and_what_it_kept_back_stays_back(broker, timed):
     schedule = broker.schedule("s", "T", "m", every="1h")
     past(broker, timed, schedule, 3_600_000)
