@@ -46,6 +46,7 @@ class _Running:
     slot: int
     note: str  # "sinceMs occurrenceMs" of its last occurrence; empty before the first
     confirmed: bool = False  # whether the definition was still there after the note was read
+    waits_ms: int = 0  # the occurrence that waits until the last message is done
 
     @property
     def after_ms(self) -> int:
@@ -211,6 +212,9 @@ class Scheduler(Runner):
             is_sent = not (schedule.catch_up == NONE and now_ms - at_ms > MISSED_AFTER_MS)
             if is_sent and schedule.overlap != SEND and self._waits(one):
                 if schedule.overlap == WAIT:
+                    if one.waits_ms != at_ms:
+                        _say(schedule, at_ms, "waits until the last message is done")
+                    one.waits_ms = at_ms
                     return
                 is_sent = False
             if not self._note(one, at_ms, is_sent):
@@ -239,8 +243,7 @@ class Scheduler(Runner):
         if done:
             self._sent += message is not None and not repeated
             how = "repeated" if repeated else "sent" if message else "skipped"
-            local = schedule.local_time(at_ms).isoformat()
-            _log.info("rmq: %s at %s: %s", schedule.name, local, how)
+            _say(schedule, at_ms, how)
         return True
 
     def _waits(self, one: _Running) -> bool:
@@ -253,3 +256,7 @@ class Scheduler(Runner):
             if any(page.kind is not QueueKind.DEAD for copies in found for page in copies):
                 return True
         return False
+
+
+def _say(schedule: Schedule, at_ms: int, what: str) -> None:
+    _log.info("rmq: %s at %s: %s", schedule.name, schedule.local_time(at_ms).isoformat(), what)

@@ -443,10 +443,11 @@ def test_a_run_that_waits_or_is_in_work_is_not_doubled(broker):
     assert accepted == [1, 1, 1, 2]
 
 
-def test_occurrences_that_wait_for_the_last_one_are_all_delivered(broker):
+def test_occurrences_that_wait_for_the_last_one_are_all_delivered(broker, caplog):
     """Failed before: those that were missed merged, so that a consumer got the last one only."""
     broker.create("K", "FixedTime", 1, groups="default,audit", retry_backoff="1ms")
     queue = broker.queue("K")
+    caplog.set_level("INFO", "rmq_spark")
     schedule = broker.schedule("s", "K", "m", every="1h", catch_up="all", overlap="wait")
     begin_ms = past(broker, queue, schedule, 3 * 3_600_000)
     got, other = [], []
@@ -473,6 +474,7 @@ def test_occurrences_that_wait_for_the_last_one_are_all_delivered(broker):
     assert other == [begin_ms + hours * 3_600_000 for hours in (1, 2, 3)]
     assert len(got) == 3
     assert queue.figures().counters["merged"] == 0
+    assert "waits until the last message is done" in caplog.text
 
 
 def test_a_pause_sends_nothing_and_what_it_kept_back_stays_back(broker, timed):
