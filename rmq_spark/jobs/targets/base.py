@@ -1,9 +1,12 @@
 """What an export writes, a batch; where it writes, a target; and the messages that one refuses."""
 
 import argparse
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -200,7 +203,8 @@ def refused_among(batch: ExportBatch, attempt: Attempt) -> dict[int, Refusal]:
     waiting = [numbers] if numbers else []
     while waiting:
         some = waiting.pop()
-        why = attempt(some[0], some[-1])
+        with _quiet(batch.messages.sparkSession):
+            why = attempt(some[0], some[-1])
         if why is None:
             continue
         if len(some) > 1:
@@ -210,6 +214,22 @@ def refused_among(batch: ExportBatch, attempt: Attempt) -> dict[int, Refusal]:
         refused[some[0]] = why
         check_amount(refused, batch.most_refused)
     return refused
+
+
+@contextmanager
+def _quiet(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from logging each attempt that fails, as if it were the end of the job."""
+    jvm: Any = spark._jvm
+    level = str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel())
+    of_python = logging.getLogger("SQLQueryContextLogger")  # of pyspark.errors
+    was_disabled = of_python.disabled
+    spark.sparkContext.setLogLevel("OFF")
+    of_python.disabled = True
+    try:
+        yield
+    finally:
+        of_python.disabled = was_disabled
+        spark.sparkContext.setLogLevel(level)
 
 
 def check_amount(refused: Mapping[int, object], most: int) -> None:

@@ -30,6 +30,10 @@ from rmq_spark.topics.types import TOPIC_TYPES
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result", bound=WriterCommitMessage)
 REASON = "rmq_reason"
+_NOT_FOUND = (
+    "Not found, in each consumer group: no such message waits (for requeue and purge: is dead) in "
+    "its slot. If it was sent with a slotBasis, the row needs that, or slot."
+)
 
 
 class SinkTopics:
@@ -184,6 +188,8 @@ class _Writing:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._work = SinkWork(options, schema)
+        topic = "" if options.topic is None else f", topic {options.topic}"
+        self._does = f"{options.operation}{topic}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
         return self._work.run(iterator)
@@ -193,19 +199,19 @@ class RmqWriter(_Writing, DataSourceArrowWriter):
     """The writer of ``df.write``: at least once. A task that Spark retries sends its rows again."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        report("the write", results_of(messages, Counted))
+        report(self._does, results_of(messages, Counted))
 
 
 class RmqStreamWriter(_Writing, DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream``: at least once. A replayed batch is sent again."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        report(f"batch {batchId}", results_of(messages, Counted))
+        report(f"{self._does}, batch {batchId}", results_of(messages, Counted))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log the counts of a failed batch. Its replay sends them again, and equal ones merge."""
         counted = [message for message in messages if isinstance(message, Counted)]
-        _log.warning("rmq: batch %d failed after: %s", batchId, dict(_total(counted)))
+        _log.warning("rmq: batch %d failed after: %s", batchId, _text_of(_total(counted)))
 
 
 def results_of(messages: list[WriterCommitMessage | None], kind: type[_Result]) -> list[_Result]:
@@ -227,7 +233,13 @@ def results_of(messages: list[WriterCommitMessage | None], kind: type[_Result]) 
 def report(what: str, messages: list[Counted]) -> None:
     total = _total(messages)
     missed = total["left alone"] + total["not found"]
-    _log.log(logging.WARNING if missed else logging.INFO, "rmq: %s: %s", what, dict(total))
+    hint = f". {_NOT_FOUND}" if total["not found"] else ""
+    text = f"{_text_of(total)}{hint}"
+    _log.log(logging.WARNING if missed else logging.INFO, "rmq: %s: %s", what, text)
+
+
+def _text_of(total: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in total.items()) or "nothing"
 
 
 def _total(messages: list[Counted]) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     IntegerType,
@@ -187,6 +188,17 @@ def test_cancelled_rows_are_gone_and_claimed_ones_are_not_touched(rmq):
     figures = queue.figures()
     assert (figures.store.count, figures.prepare.count) == (1, 2)
     run.stop()
+
+
+def test_the_log_of_a_write_names_what_it_did_and_why_some_were_not_found(rmq, caplog):
+    """Failed before: "the write: {'not found': 1}"."""
+    caplog.set_level("INFO", "rmq_spark")
+    queue = rmq.queue()
+    queue.send(["a"], fixed_time=10**13)
+    name = queue.definition.name
+    writer = rmq.writer(StructType().add("content", StringType()), topic=name, operation="cancel")
+    writer.commit([writer.write(iter([pa.record_batch({"content": ["a", "b"]})]))])
+    assert f"rmq: cancel, topic {name}: cancelled 1, not found 1. Not found, in" in caplog.text
 
 
 def test_rows_find_their_slot_by_slot_basis_or_by_slot(rmq):
