@@ -76,6 +76,10 @@ def send(
     ] = None,
     time_to_live: arguments.TimeToLive = None,
     expires_at: arguments.ExpiresAt = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="In a topic with uniqueFor: send repeats, too."),
+    ] = False,
     as_json: arguments.Json = False,
 ) -> None:
     """Send messages: the given contents, or the lines of stdin.
@@ -101,6 +105,8 @@ def send(
     parts = iter(messages)  # stdin may be endless
     while part := _next_part(parts, sent):
         with _saying_what_was_sent(sent, len(part)):
+            if again:
+                _accept_again(queue, part, basis)
             total += queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
         sent += len(part)
     counts = asdict(total)
@@ -108,6 +114,18 @@ def send(
         del counts["repeated"]
     text = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     print_result(as_json, f"{topic}: {text}", topic=topic, **counts)
+
+
+def _accept_again(queue: Queue, part: list[Any], basis: bytes | None) -> None:
+    topic = queue.definition
+    by_slot: dict[int, list[bytes | str]] = {}
+    for one in part:
+        message = one if isinstance(one, Message) else Message(one)
+        name = message.key if topic.keyed else message.content
+        if name is not None:  # else, send refuses it
+            own = basis if message.slot_basis is None else message.slot_basis
+            by_slot.setdefault(topic.slot_of(name if own is None else own), []).append(name)
+    queue.accept_again(by_slot)
 
 
 def _next_part(messages: Iterator[Any], sent: int) -> list[Any]:

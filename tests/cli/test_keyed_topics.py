@@ -166,3 +166,18 @@ def test_what_expires_may_lie_with_the_dead(rmq):
     assert (entry["key"], entry["content"], entry["reason"]) == ("a", "late", "expired")
     assert "consumer" not in entry
     assert rmq("show", "Orders", "--json").json["groups"][0]["counters"]["dead"] == 1
+
+
+def test_a_corrected_message_is_accepted_again(rmq):
+    """Failed before: it took a program in Python."""
+    rmq("create", "Paid", "--type", "FixedTime", "--slots", "16", "--keyed", "--unique-for", "1d")
+    line = '{"key": "a", "content": "v%d", "slotBasis": "ann", "fixedTime": "now"}\n'
+    sent = ("send", "Paid", "--from-json")
+    assert rmq(*sent, stdin=line % 1).out == "Paid: 1 new, 0 merged, 0 repeated\n"
+    with rmq.broker.consumer("Paid", "c") as consumer:
+        consumer.poll().commit()
+    assert rmq(*sent, stdin=line % 2).out == "Paid: 0 new, 0 merged, 1 repeated\n"
+    assert rmq(*sent, "--again", stdin=line % 2).out == "Paid: 1 new, 0 merged, 0 repeated\n"
+    assert rmq(*sent, stdin=line % 3).out == "Paid: 0 new, 0 merged, 1 repeated\n"
+    own = ("send", "Paid", "w", "--key", "a", "--slot-basis", "ann", "--fixed-time", "now")
+    assert rmq(*own, "--again").out == "Paid: 0 new, 1 merged, 0 repeated\n"
