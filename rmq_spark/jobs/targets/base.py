@@ -18,6 +18,7 @@ from rmq_spark.outbox.outbox import Outbox
 from rmq_spark.outbox.rows import ID_HEADER
 from rmq_spark.sql.database import Dialect, Refused
 
+_log = logging.getLogger(__name__)
 NUMBER = "rmq_number"
 LAST = 2**63 - 1  # no message has a higher number
 # The partition of the table that holds a batch is a folder with this name.
@@ -198,6 +199,10 @@ def refused_among(batch: ExportBatch, attempt: Attempt) -> dict[int, Refusal]:
     Searches by halving: each refused message costs about ``2 * log2(messages)`` attempts. Raises
     JobFailed if there are more than allowed.
     """
+    _log.warning(
+        "rmq: the target or --select refuses messages of this batch. They go to the exceptions, "
+        "the others are written: the errors that Spark has logged for this do not end the job"
+    )
     refused: dict[int, Refusal] = {}
     numbers: Sequence[int] = batch.numbers()
     waiting = [numbers] if numbers else []
@@ -220,16 +225,18 @@ def refused_among(batch: ExportBatch, attempt: Attempt) -> dict[int, Refusal]:
 def _quiet(spark: SparkSession) -> Iterator[None]:
     """Keep Spark from logging each attempt that fails, as if it were the end of the job."""
     jvm: Any = spark._jvm
-    level = str(jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel())
+    log4j = jvm.org.apache.logging.log4j
+    level = log4j.LogManager.getRootLogger().getLevel()
     of_python = logging.getLogger("SQLQueryContextLogger")  # of pyspark.errors
     was_disabled = of_python.disabled
-    spark.sparkContext.setLogLevel("OFF")
+    # Not SparkContext.setLogLevel, after which the root's level counts, INFO in a Python program.
+    log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
     of_python.disabled = True
     try:
         yield
     finally:
         of_python.disabled = was_disabled
-        spark.sparkContext.setLogLevel(level)
+        log4j.core.config.Configurator.setRootLevel(level)
 
 
 def check_amount(refused: Mapping[int, object], most: int) -> None:
