@@ -11,7 +11,7 @@ from rmq_spark.topics.parsing import (
     duration_text,
     parse_wait_ms,
 )
-from rmq_spark.topics.reasons import parse_reason, reason_of
+from rmq_spark.topics.reasons import one_line, parse_reason, reason_of
 
 Reason = str | BaseException
 ACCEPTED_DELAY = f"{ACCEPTED_DURATION}, and up to {duration_text(LONGEST_DURATION_MS)}"
@@ -130,7 +130,8 @@ def failure_of(error: BaseException) -> Failure:
     """Return what an exception that a function has raised means for its message.
 
     A group of exceptions with a single one in it, as of asyncio.TaskGroup, means what that one
-    means. A verdict without a reason has that of the exception from which it was raised.
+    means. A verdict without a reason has that of the exception from which it was raised. The
+    reason of a subclass begins with its name, under which it is counted.
     """
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -140,5 +141,8 @@ def failure_of(error: BaseException) -> Failure:
     if ending is Ending.UNCHARGED and delay_ms is None:  # a class that does not call __init__
         return Failure(reason_of(error))
     cause = given if isinstance(given, BaseException) else None if given else error.__cause__
-    reason = reason_of(error if cause is None else cause)
+    is_subclass = type(error) not in (Retry, Bury, Snooze, Hold)
+    reason = reason_of(error if cause is None or (is_subclass and given != "") else cause)
+    if is_subclass and given == "" and cause is not None:
+        reason = one_line(f"{type(error).__name__}: ", reason)
     return Failure(reason, ending, delay_ms, error._rmq_holds)

@@ -255,6 +255,10 @@ class Declined(Bury):
         return f"declined {self.failure}"
 
 
+class Unknown(Bury):
+    """Nothing of its own."""
+
+
 class Missing(LookupError, Bury):
     """Its __init__ is that of LookupError."""
 
@@ -270,6 +274,11 @@ class Missing(LookupError, Bury):
         (Gone(7), None, "Gone: customer 7 is gone (test_verdicts"),
         (Declined(7), None, "Declined: declined 7 (test_verdicts"),
         (Missing("seven"), None, "Missing: seven (test_verdicts"),
+        # Failed before: they were counted under the class of the exception.
+        (Unknown(), KeyError("x"), "Unknown: KeyError: 'x'"),
+        (Unknown(KeyError("x")), None, "Unknown: KeyError: 'x' (test_verdicts"),
+        (Unknown("text"), KeyError("x"), "Unknown: text (test_verdicts"),
+        (Declined(7), KeyError("x"), "Declined: declined 7 (test_verdicts"),
         (ExceptionGroup("of tasks", [Bury("text")]), None, "Bury: text"),
         (ExceptionGroup("of", [ExceptionGroup("it", [Gone(7)])]), None, "Gone: customer 7"),
         (Bury("x" * 1000), None, "Bury: " + "x" * 400),
