@@ -213,7 +213,12 @@ class ServerUntrusted(ServerError):
 
 
 class ServerUnsuitable(ServerError):
-    """An error for a server that would lose messages, or lacks a required command."""
+    """An error for a server that would lose messages, or lacks a required command.
+
+    evicts: whether the reason is its maxmemory-policy.
+    """
+
+    evicts = False
 
 
 class ServerFull(ServerError):

@@ -155,10 +155,10 @@ def _saying_what_was_sent(before: int, part: int) -> Iterator[None]:
         raise
     except ServerError as error:
         if before + part > 1:
+            all_before = ", and all before them were" if before else ""
             error.args = (
                 f"{error} Of messages {before + 1:,} to {before + part:,}, some may have been "
-                "sent, and all before them were. Those that still wait merge if you send them "
-                "again.",
+                f"sent{all_before}. Those that still wait merge if you send them again.",
             )
         raise
 

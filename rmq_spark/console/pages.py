@@ -71,6 +71,10 @@ _CARRIED = ("content", "contentBase64", "key", "keyBase64", "headers", "reason")
 # Estimates weigh the keys of so many slots of a topic, and of each key so many messages.
 SLOTS_WEIGHED = 4
 MESSAGES_WEIGHED = 10
+BYTES_WEIGHED = 2**20
+# The first of ALL_KINDS are sorted sets. Redis keeps those of at most so many entries in another
+# form; an entry of a larger one takes so many bytes beside its content (lua/include/limits.lua).
+SORTED_KINDS, SMALL_SET, ENTRY_BYTES = 3, 128, 107
 SLOW_CALLS = 128
 _MORE = (
     ("CONFIG GET", "save"),
@@ -588,12 +592,27 @@ def _called(command: bytes, names: Mapping[str, str]) -> str:
 def _memory_json(queue: Queue) -> dict[str, Any]:
     amount = queue.definition.slot_amount
     weighed = queue.slots[:: max(1, amount // SLOTS_WEIGHED)][:SLOTS_WEIGHED]
-    pipeline = queue.server.client.pipeline(transaction=False)
-    for slot in weighed:
-        for key in queue.queues.keys_of(slot, ALL_KINDS):
-            pipeline.memory_usage(key, samples=MESSAGES_WEIGHED)
     try:
-        size = sum(found or 0 for found in pipeline.execute()) * amount // len(weighed)
+        size = sum(_bytes_of(queue, slot) for slot in weighed) * amount // len(weighed)
     except redis.ResponseError:  # not permitted
         size = None
     return {**_group_of(queue), "bytes": size, "slotsWeighed": len(weighed)}
+
+
+def _bytes_of(queue: Queue, slot: int) -> int:
+    """Estimate the memory of a slot. MEMORY USAGE looks only at the first of sorted messages."""
+    client, keys = queue.server.client, queue.queues.keys_of(slot, ALL_KINDS)
+    asked = client.pipeline(transaction=False)
+    asked.hget(queue.keys.stats(slot), "largest")
+    for key in keys:
+        asked.memory_usage(key, samples=MESSAGES_WEIGHED)
+    for key in keys[:SORTED_KINDS]:
+        asked.zcard(key)
+    largest, *found = asked.execute()
+    sizes, counts = [size or 0 for size in found[: len(keys)]], found[len(keys) :]
+    some = max(1, min(MESSAGES_WEIGHED, BYTES_WEIGHED // int(largest or 1)))
+    for place, (key, count) in enumerate(zip(keys, counts, strict=False)):
+        if count > SMALL_SET:
+            names = client.zrandmember(key, some)
+            sizes[place] = count * (ENTRY_BYTES + sum(map(len, names)) // max(1, len(names)))
+    return sum(sizes)

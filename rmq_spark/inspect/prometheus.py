@@ -17,7 +17,7 @@ from rmq_spark.client.receiving.listener import Counts
 from rmq_spark.client.receiving.listener_settings import place_of
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.service import Service
-from rmq_spark.errors import RmqError, cannot_listen
+from rmq_spark.errors import RmqError, ServerUnsuitable, cannot_listen
 from rmq_spark.inspect.figures import Row, Shared, look
 from rmq_spark.redis.server import NO_EVICTION
 from rmq_spark.topics.definition import group_text
@@ -106,6 +106,7 @@ class QueueCollector(Collector):
         self._connect = connect
         self._broker: Broker | None = None
         self._late: Metric | None = None
+        self._evicts: bool | None = None
         self._look = Shared(self._look_now)
 
     def describe(self) -> list[Metric]:
@@ -116,21 +117,25 @@ class QueueCollector(Collector):
         try:
             self._broker = self._broker or self._connect()
             self._late = _lateness(self._broker)
-            return look(self._broker, failed=_warn_of)
+            rows = look(self._broker, failed=_warn_of)
+            self._evicts = self._broker.server.policy != NO_EVICTION
+            return rows
         except RmqError as error:
             _log.warning("rmq: no metrics of queues: %s", error)
+            self._evicts = (isinstance(error, ServerUnsuitable) and error.evicts) or None
             return None
 
     def collect(self) -> Iterator[Metric]:
         """Count all metrics now. Those who ask at the same time share one look at the topics."""
         rows = self._look.get()
-        yield GaugeMetricFamily("rmq_up", "Whether Redis answered", value=int(rows is not None))
+        yield GaugeMetricFamily(
+            "rmq_up", "Whether Redis answered, and can be used", value=int(rows is not None)
+        )
+        if self._evicts is not None:
+            meaning = "Whether Redis evicts keys when it is full, as of the last minute"
+            yield GaugeMetricFamily("rmq_redis_evicts", meaning, value=int(self._evicts))
         if rows is None:
             return
-        if self._broker is not None:
-            meaning = "Whether Redis evicts keys when it is full, as of the last minute"
-            evicts = self._broker.server.policy != NO_EVICTION
-            yield GaugeMetricFamily("rmq_redis_evicts", meaning, value=int(evicts))
         if self._late is not None:
             yield self._late
         for family_of, name, meaning, label, values in _FIGURES:

@@ -503,6 +503,7 @@ class Server:
                 "queues. Set maxmemory-policy noeviction."
             )
             error.node = node or self.master_of_sentinels()
+            error.evicts = True
             raise error
 
     def _look_at_policy(self) -> None:

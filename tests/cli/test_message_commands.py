@@ -492,10 +492,14 @@ def test_a_redis_that_gets_full_amid_an_input_leaves_open_what_was_sent(rmq, own
         lines = "\n".join(f"{number:0200}" for number in range(15_000))
         done = rmq("send", "Orders", "--fixed-time", "0", stdin=lines, url=own_redis.url)
         sent = broker.queue("Orders").figures().store.count
+        broker.server.client.config_set("maxmemory", 1)
+        begun = rmq("send", "Orders", "--fixed-time", "0", stdin="a\nb", url=own_redis.url)
     first = 1 if sent < 10_000 else 10_001
     last = 10_000 if sent < 10_000 else 15_000
-    assert done.code == 1
-    assert f"Of messages {first:,} to {last:,}, some may have been sent, and all before" in done.err
+    rest = ", and all before them were." if sent >= 10_000 else "."
+    assert done.code == begun.code == 1
+    assert f"Of messages {first:,} to {last:,}, some may have been sent{rest}" in done.err
+    assert "Of messages 1 to 2, some may have been sent. Those" in begun.err
 
 
 def test_find_says_where_a_message_is_and_move_changes_when_it_is_due(rmq):

@@ -88,7 +88,7 @@ def test_a_claim_that_others_gave_back_before_its_answer_ends_nothing(broker, mo
     with broker.listen("U", "a", seen.append) as listener:
         wait_until(lambda: listener.succeeded or not listener.is_running, "the message")
     assert [(message.content, message.delivery_count) for message in seen] == [(b"m", 1)]
-    assert "a claim of slot 0 is lost" in logged(caplog)
+    assert "lost a claim of slot 0" in logged(caplog)
 
 
 def test_the_first_claim_of_a_slot_is_as_small_as_that_of_others_has_to_be(broker, monkeypatch):

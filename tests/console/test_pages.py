@@ -346,6 +346,17 @@ def test_the_server_page_shows_memory_and_slow_scripts(new_site, own_redis):
     assert "x" * 1000 not in site.page("/server")
 
 
+def test_short_messages_that_are_due_first_do_not_hide_the_memory_of_long_ones(new_site, own_redis):
+    """Failed before: a tenth of it was shown."""
+    site = new_site(url=own_redis.url)
+    site.broker.create("Orders", "FixedTime", 1)
+    queue = site.broker.queue("Orders")
+    queue.send([f"short {n}" for n in range(100)], fixed_time=1)
+    queue.send([f"{n:05d} {'x' * 900}" for n in range(2000)], fixed_time=2)
+    takes = site.broker.server.client.memory_usage(queue.keys.store(0), samples=0)
+    assert 0.8 < site.json("/server")["memory"][0]["bytes"] / takes < 1.3
+
+
 def test_the_server_page_says_what_is_on_disk(new_site, own_redis):
     """Failed before: a server that keeps nothing had snapshots, the last one at its start."""
     permit(own_redis.url, "rmq", prefix="")

@@ -220,6 +220,18 @@ def test_a_policy_that_was_changed_under_a_running_program_is_told(own_redis, mo
     assert caplog.text.count("now has maxmemory-policy allkeys-lru") == 1
 
 
+def test_a_policy_that_no_program_connects_to_is_told(own_redis):
+    """Failed before: only rmq_up was 0, so the alert of a Redis that is down came in its place."""
+    registry = CollectorRegistry()
+    with connect(own_redis.url) as broker:
+        broker.server.client.config_set("maxmemory-policy", "allkeys-lru")
+        registry.register(QueueCollector(lambda: connect(own_redis.url)))
+        found = generate_latest(registry)
+        assert (b"rmq_up 0.0" in found, b"rmq_redis_evicts 1.0" in found) == (True, True)
+        broker.server.client.config_set("maxmemory-policy", "noeviction")
+    assert b"rmq_redis_evicts 0.0" in generate_latest(registry)
+
+
 def test_a_schedule_that_nobody_runs_is_late(broker):
     broker.create("T", "FixedTime", 1)
     broker.schedule("often", "T", "m", every="1s")
