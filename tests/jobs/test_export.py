@@ -254,6 +254,7 @@ def test_a_message_that_a_better_select_takes_leaves_the_exceptions(trade, monke
     assert list((trade.folder / "out_exceptions").glob("rmq_batch=*")) == []
 
 
+@pytest.mark.long
 def test_the_search_for_refused_messages_is_not_in_the_log(trade):
     """Failed before: 2000 lines of stack traces for 3 refused messages, then the exit code 0."""
     trade.orders([*map(order, range(64)), order("x")])
