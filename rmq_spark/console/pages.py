@@ -72,9 +72,9 @@ _CARRIED = ("content", "contentBase64", "key", "keyBase64", "headers", "reason")
 SLOTS_WEIGHED = 4
 MESSAGES_WEIGHED = 10
 BYTES_WEIGHED = 2**20
-# The first of ALL_KINDS are sorted sets. Redis keeps those of at most so many entries in another
-# form; an entry of a larger one takes so many bytes beside its content (lua/include/limits.lua).
-SORTED_KINDS, SMALL_SET, ENTRY_BYTES = 3, 128, 107
+# Redis keeps a sorted set of at most so many entries in another form; an entry of a larger one
+# takes so many bytes beside its content (lua/include/limits.lua).
+SORTED_KINDS, SMALL_SET, ENTRY_BYTES = "store retry dead", 128, 107
 SLOW_CALLS = 128
 _MORE = (
     ("CONFIG GET", "save"),
@@ -593,26 +593,33 @@ def _memory_json(queue: Queue) -> dict[str, Any]:
     amount = queue.definition.slot_amount
     weighed = queue.slots[:: max(1, amount // SLOTS_WEIGHED)][:SLOTS_WEIGHED]
     try:
-        size = sum(_bytes_of(queue, slot) for slot in weighed) * amount // len(weighed)
+        size = _bytes_of(queue, weighed) * amount // len(weighed)
     except redis.ResponseError:  # not permitted
         size = None
     return {**_group_of(queue), "bytes": size, "slotsWeighed": len(weighed)}
 
 
-def _bytes_of(queue: Queue, slot: int) -> int:
-    """Estimate the memory of a slot. MEMORY USAGE looks only at the first of sorted messages."""
-    client, keys = queue.server.client, queue.queues.keys_of(slot, ALL_KINDS)
-    asked = client.pipeline(transaction=False)
-    asked.hget(queue.keys.stats(slot), "largest")
+def _bytes_of(queue: Queue, slots: Sequence[int]) -> int:
+    """Estimate the memory of slots. MEMORY USAGE looks only at the first of sorted messages."""
+    client, of_queue = queue.server.client, queue.queues
+    keys = [key for slot in slots for key in of_queue.keys_of(slot, ALL_KINDS)]
+    ordered = [key for slot in slots for key in of_queue.keys_of(slot, SORTED_KINDS)]
+    pipeline = client.pipeline(transaction=False)
     for key in keys:
-        asked.memory_usage(key, samples=MESSAGES_WEIGHED)
-    for key in keys[:SORTED_KINDS]:
-        asked.zcard(key)
-    largest, *found = asked.execute()
-    sizes, counts = [size or 0 for size in found[: len(keys)]], found[len(keys) :]
-    some = max(1, min(MESSAGES_WEIGHED, BYTES_WEIGHED // int(largest or 1)))
-    for place, (key, count) in enumerate(zip(keys, counts, strict=False)):
-        if count > SMALL_SET:
-            names = client.zrandmember(key, some)
-            sizes[place] = count * (ENTRY_BYTES + sum(map(len, names)) // max(1, len(names)))
-    return sum(sizes)
+        pipeline.memory_usage(key, samples=MESSAGES_WEIGHED)
+    for key in ordered:
+        pipeline.zcard(key)
+    for slot in slots:
+        pipeline.hget(queue.keys.stats(slot), "largest")
+    found = pipeline.execute()
+    sizes = {key: size or 0 for key, size in zip(keys, found, strict=False)}
+    largest = max(int(one or 1) for one in found[-len(slots) :])
+    some = max(1, min(MESSAGES_WEIGHED, BYTES_WEIGHED // largest))
+    counts = zip(ordered, found[len(keys) :], strict=False)
+    large = {key: count for key, count in counts if count > SMALL_SET}
+    pipeline = client.pipeline(transaction=False)
+    for key in large:
+        pipeline.zrandmember(key, some)
+    for (key, count), names in zip(large.items(), pipeline.execute(), strict=True):
+        sizes[key] = count * (ENTRY_BYTES + sum(map(len, names)) // max(1, len(names)))
+    return sum(sizes.values())

@@ -141,8 +141,8 @@ def failure_of(error: BaseException) -> Failure:
     if ending is Ending.UNCHARGED and delay_ms is None:  # a class that does not call __init__
         return Failure(reason_of(error))
     cause = given if isinstance(given, BaseException) else None if given else error.__cause__
-    is_subclass = type(error) not in (Retry, Bury, Snooze, Hold)
-    reason = reason_of(error if cause is None or (is_subclass and given != "") else cause)
-    if is_subclass and given == "" and cause is not None:
-        reason = one_line(f"{type(error).__name__}: ", reason)
+    reason = reason_of(error if cause is None else cause)
+    if cause is not None and type(error) not in (Retry, Bury, Snooze, Hold):
+        has_own = given != ""
+        reason = reason_of(error) if has_own else one_line(f"{type(error).__name__}: ", reason)
     return Failure(reason, ending, delay_ms, error._rmq_holds)
