@@ -142,9 +142,6 @@ def _refuse(remedy: str, _: argparse.Namespace) -> str:
 def run(job: Job, given: argparse.Namespace) -> int:
     logging.basicConfig(handlers=[StderrHandler("%(asctime)s %(levelname)s %(message)s")])
     logging.getLogger("rmq_spark").setLevel(logging.INFO)
-    # Spark logs errors here that it then raises, and that the job prints.
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         print(printable(_work(job, given), "\n"), flush=True)
     except Exception as error:

@@ -1,6 +1,7 @@
 """What jobs need of Spark: a session, a query until it ends, connectors, folders."""
 
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no types
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -56,6 +58,10 @@ def new_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession
     Sets no master, because that would override the master given to spark-submit.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark logs errors here that it then raises, and that the job prints. It needs them to be of
+    # its own class.
+    for log in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(log).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(f"rmq {name}")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     for key, value in settings.items():

@@ -1,6 +1,7 @@
 """A topic into PostgreSQL, Derby, files and the console: once, and without what is refused."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -273,6 +274,23 @@ def test_the_search_for_refused_messages_is_not_in_the_log(trade):
     assert "java.lang" in done.stderr  # of the write itself
     assert "NoopBatchWrite" not in done.stderr
     assert not re.search(r"^[/\d]+ [:\d]+ INFO ", done.stderr, re.MULTILINE)  # of Spark
+
+
+@pytest.mark.long
+def test_errors_of_sql_are_told_by_pyspark_after_a_search_too(trade, monkeypatch):
+    """Failed before: a TypeError of PySpark's log, which a search had created as a plain one."""
+    monkeypatch.delitem(logging.root.manager.loggerDict, "SQLQueryContextLogger", raising=False)
+    raising = "if(content = 'x', raise_error('no'), content) AS id"
+    for number, select in enumerate([raising, SELECT]):
+        trade.orders([order(1), "x" if select == raising else order("x")])
+        place = (
+            "--path",
+            trade.folder / f"out{number}",
+            "--checkpoint",
+            trade.folder / f"c{number}",
+        )
+        done = trade.export("--to", "parquet", *place, "--select", select)
+        assert done == "2 messages done, 1 of them refused"
 
 
 @pytest.mark.long

@@ -227,15 +227,11 @@ def _quiet(spark: SparkSession) -> Iterator[None]:
     jvm: Any = spark._jvm
     log4j = jvm.org.apache.logging.log4j
     level = log4j.LogManager.getRootLogger().getLevel()
-    of_python = logging.getLogger("SQLQueryContextLogger")  # of pyspark.errors
-    was_disabled = of_python.disabled
     # Not SparkContext.setLogLevel, after which the root's level counts, INFO in a Python program.
     log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
-    of_python.disabled = True
     try:
         yield
     finally:
-        of_python.disabled = was_disabled
         log4j.core.config.Configurator.setRootLevel(level)
 
 
