@@ -31,9 +31,11 @@ from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, Scope
 from rmq_spark.protocol.reading import ENTRIES_A_PAGE
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import ACCEPTED_RELATIVE, Option, moment_or_relative
+from rmq_spark.topics.reasons import class_of
 from rmq_spark.topics.types import TOPIC_TYPES, MessageValue, TopicType
 
 _T = TypeVar("_T")
+_MOST_CLASSES = 10
 
 
 def option_help(option: Option[Any], accepted: str = "") -> str:
@@ -160,7 +162,18 @@ def pages_of(
         pages_from(queue, kind, None, scores, slots=asked, size=ENTRIES_A_PAGE)
         for kind, scores in found
     )
-    return pages if reason is None else (page.of_reason(reason) for page in pages)
+    return pages if reason is None else _of_reason(pages, reason)
+
+
+def _of_reason(pages: Iterable[Page], reason: str) -> Iterator[Page]:
+    """Yield the messages whose reason is of a class. If none is, print some that are."""
+    classes: set[str] = set()
+    for page in pages:
+        classes.update(class_of(one or "") for one in page.reasons())
+        yield page.of_reason(reason)
+    if classes and reason not in classes:
+        some = ", ".join(sorted(classes)[:_MOST_CLASSES])
+        print_remark(f"No reason is of the class {reason}. There are reasons of: {some}.")
 
 
 def named_by_slot(

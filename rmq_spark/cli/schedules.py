@@ -156,7 +156,8 @@ def list_schedules(
 
 def _row(one: ScheduleSeen) -> tuple[Any, ...]:
     of = one.schedule
-    state = "paused" if of.paused else f"{age_text(one.late_ms)} late" * (one.late_ms >= 1000)
+    late = f"{age_text(one.late_ms)} late" * (one.late_ms >= 1000)
+    state = "paused" if of.paused else "waits until the last message is done" if one.waits else late
     name = of.message.content if of.message.key is None else of.message.key
     shown = content_text(name if isinstance(name, bytes) else None)
     times = time_text(one.last_ms) or "", time_text(one.next_ms) or ""

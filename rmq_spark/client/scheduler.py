@@ -15,15 +15,15 @@ from rmq_spark.client.schedules import (
     SEND,
     WAIT,
     Schedule,
+    is_undone,
     last_after,
     slot_of,
 )
 from rmq_spark.errors import RmqError, ScriptFailed, ServerError, UnknownTopic, WrongKeyType
 from rmq_spark.process import Runner, UnfailingLog
-from rmq_spark.protocol import reading, sending
+from rmq_spark.protocol import sending
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE, fields_of
 from rmq_spark.protocol.packing import chunks
-from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.keys import schedules_key
 
 _log = UnfailingLog(__name__)
@@ -210,7 +210,7 @@ class Scheduler(Runner):
             if at_ms is None or at_ms > now_ms:
                 return
             is_sent = not (schedule.catch_up == NONE and now_ms - at_ms > MISSED_AFTER_MS)
-            if is_sent and schedule.overlap != SEND and self._waits(one):
+            if is_sent and schedule.overlap != SEND and is_undone(one.queue, schedule):
                 if schedule.overlap == WAIT:
                     if one.waits_ms != at_ms:
                         _say(schedule, at_ms, "waits until the last message is done")
@@ -245,17 +245,6 @@ class Scheduler(Runner):
             how = "repeated" if repeated else "sent" if message else "skipped"
             _say(schedule, at_ms, how)
         return True
-
-    def _waits(self, one: _Running) -> bool:
-        """Return whether a message of the schedule waits or is in progress in any group."""
-        message, topic = one.schedule.message, one.queue.definition
-        name = message.key if topic.keyed else message.content
-        for group in topic.groups:
-            of_group = one.queue.of_group(group)
-            found = of_group.ask(reading.find, {one.slot: [name]})  # type: ignore[list-item]
-            if any(page.kind is not QueueKind.DEAD for copies in found for page in copies):
-                return True
-        return False
 
 
 def _say(schedule: Schedule, at_ms: int, what: str) -> None:

@@ -26,8 +26,11 @@ from rmq_spark.client.messages import (
     moment_ms_of,
     outgoing,
 )
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, quoted
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.calls import fields_of
+from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import TopicDefinition, check_topic_name
 from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, Keys, is_name, schedules_key
 from rmq_spark.topics.parsing import (
@@ -527,13 +530,15 @@ class ScheduleSeen(NamedTuple):
     """A schedule and what Redis knows of it. Times in ms since 1970.
 
     last_ms: its last occurrence, None before the first. next_ms: the next one, None if there is
-    none. late_ms: how long that one has been due.
+    none. late_ms: how long that one has been due; 0 if the schedule waits, as overlap="wait" has
+    it, for its last message.
     """
 
     schedule: Schedule
     last_ms: int | None
     next_ms: int | None
     late_ms: int
+    waits: bool = False
 
 
 def seen(broker: Administration) -> list[ScheduleSeen]:
@@ -550,7 +555,28 @@ def seen(broker: Administration) -> list[ScheduleSeen]:
     )
     note_of = {one.name: note for one, note in zip(there, notes, strict=True)}
     now_ms = broker.server.now_ms()
-    return [_seen(one, note_of.get(one.name), now_ms) for one in found]
+    all_seen = []
+    for schedule in found:
+        one = _seen(schedule, note_of.get(schedule.name), now_ms)
+        if one.late_ms and schedule.overlap == WAIT and schedule.topic in topics:
+            queue = Queue(broker.server, topics[schedule.topic], key_prefix=broker.key_prefix)
+            if is_undone(queue, schedule):
+                one = one._replace(late_ms=0, waits=True)
+        all_seen.append(one)
+    return all_seen
+
+
+def is_undone(queue: Queue, schedule: Schedule) -> bool:
+    """Return whether a message of the schedule waits or is in progress in any group."""
+    message, topic = schedule.message, queue.definition
+    name = message.key if topic.keyed else message.content
+    slot = slot_of(schedule, topic)
+    for group in topic.groups:
+        of_group = queue.of_group(group)
+        found = of_group.ask(reading.find, {slot: [name]})  # type: ignore[list-item]
+        if any(page.kind is not QueueKind.DEAD for copies in found for page in copies):
+            return True
+    return False
 
 
 def _seen(schedule: Schedule, note: bytes | None, now_ms: int) -> ScheduleSeen:

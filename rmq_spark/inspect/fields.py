@@ -106,6 +106,7 @@ def schedule_json(one: ScheduleSeen) -> dict[str, Any]:
             "lastOccurrence": time_json(one.last_ms),
             "nextOccurrence": time_json(one.next_ms),
             "lateMs": one.late_ms,
+            "waits": one.waits,
         }
     )
 

@@ -583,7 +583,13 @@ def test_dead_messages_are_shown_and_repaired_by_the_class_of_their_reasons(rmq)
 
     for of_class, content in zip(("KeyError", "ValueError", "other", "none"), "abcd", strict=True):
         assert left("--reason", of_class) == [content]
-    assert (rmq("dead", "Orders", "--reason", "Key").code, left("--reason", "Key")) == (3, [])
+    missed = rmq("dead", "Orders", "--reason", "Key")
+    assert (missed.code, missed.out) == (3, "Orders: no message matches\n")
+    assert missed.err == (
+        "No reason is of the class Key. There are reasons of: KeyError, ValueError, none, other.\n"
+    )
+    assert rmq("requeue", "Orders", "--all", "--reason", "Key").err == missed.err
+    assert rmq("purge", "Orders", "--all", "--reason", "Key", "--yes").err == missed.err
     done = rmq("purge", "Orders", "--all", "--reason", "other", "--queue", "store", "--yes")
     assert (done.code, "--queue dead" in done.err) == (2, True)
     assert rmq("requeue", "Orders", "--all", "--reason", "KeyError").out == (

@@ -41,6 +41,7 @@ def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
             "paused": False,
             "nextOccurrence": "2090-01-01T02:00:00.000Z",
             "lateMs": 0,
+            "waits": False,
         }
     ]
     assert "paused" in rmq("schedules", "--pause", "nightly").out

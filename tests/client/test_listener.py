@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -228,6 +229,21 @@ def test_what_succeeded_before_its_loop_ended_is_committed(broker):
     counters = topic.figures().counters
     assert (counters["committed"], counters["dead"]) == (5, 1)
     assert topic.figures().store.count == 14
+
+
+def test_a_call_that_a_closed_loop_never_began_is_no_warning(recwarn):
+    """Failed before: "coroutine 'LoopCaller._run' was never awaited" when a program ended."""
+    loop = asyncio.new_event_loop()
+    caller = callers.LoopCaller(print, "default", loop, None)
+    closer = threading.Thread(
+        target=lambda: (wait_until(lambda: caller._in_work, "the call"), loop.close())
+    )
+    closer.start()
+    with pytest.raises(ConsumerMisused, match="has ended"):
+        caller.call(None)
+    closer.join()
+    gc.collect()
+    assert [str(one.message) for one in recwarn if "awaited" in str(one.message)] == []
 
 
 @contextmanager

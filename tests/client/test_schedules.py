@@ -15,6 +15,7 @@ from rmq_spark import Message, aio
 from rmq_spark.client import connect
 from rmq_spark.client.schedules import LARGEST_MESSAGE_BYTES, Schedule, seen
 from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, UnknownTopic
+from rmq_spark.inspect.checks import check_schedules
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.topics.keys import Keys, schedules_key
@@ -475,6 +476,23 @@ def test_occurrences_that_wait_for_the_last_one_are_all_delivered(broker, caplog
     assert len(got) == 3
     assert queue.figures().counters["merged"] == 0
     assert "waits until the last message is done" in caplog.text
+
+
+def test_a_schedule_that_waits_for_its_last_message_is_not_late(broker):
+    """Failed before: doctor and the alert said that no scheduler was running."""
+    broker.create("K", "FixedTime", 1)
+    queue = broker.queue("K")
+    schedule = broker.schedule("s", "K", "m", every="1h", catch_up="all", overlap="wait")
+    past(broker, queue, schedule, 3 * 3_600_000)
+    assert (seen(broker)[0].waits, seen(broker)[0].late_ms >= 3_600_000) == (False, True)
+    with broker.scheduler() as scheduler:
+        wait_until(lambda: scheduler.sent, "the first occurrence")
+    assert (seen(broker)[0].waits, seen(broker)[0].late_ms) == (True, 0)
+    assert [finding.state for finding in check_schedules(broker)] == ["ok"]
+    with broker.consumer("K", "a") as consumer:
+        consumer.poll().commit()
+    assert (seen(broker)[0].waits, seen(broker)[0].late_ms >= 3_600_000) == (False, True)
+    assert [finding.state for finding in check_schedules(broker)] == ["warn"]
 
 
 def test_a_pause_sends_nothing_and_what_it_kept_back_stays_back(broker, timed):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import math
 import multiprocessing
 import os
@@ -145,6 +146,10 @@ class LoopCaller(Caller):
             return self._result(self._in_work, goes_on)
         except CancelledError:
             return Failure("CancelledError: the call was cancelled")
+        finally:
+            never_begins = inspect.getcoroutinestate(called) == inspect.CORO_CREATED
+            if never_begins and self._loop.is_closed():
+                called.close()  # or Python warns that nobody awaited it
 
     def _result(
         self, in_work: "Future[Failure | None]", goes_on: threading.Event
