@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from rmq_spark.inspect.queries import MOST_ENDED, QueryMetrics
 from rmq_spark.local.redis import LocalRedis
+from rmq_spark.spark.compatibility import TELLS_START
 
 from ..spark.driving import Rmq
 from ..waiting import wait_until
@@ -31,6 +32,7 @@ def rmq(request, tmp_path):
         rmq.close()
 
 
+@pytest.mark.skipif(not TELLS_START, reason="before Spark 4.2, a query does not show its backlog")
 def test_a_query_tells_what_it_read_and_what_became_of_it(spark, rmq, metrics):
     queue = rmq.due(50)
     name = queue.definition.name
@@ -88,6 +90,9 @@ def test_a_query_that_fails_is_counted(spark, rmq, metrics):
     failed = {"query": "failing"}
     wait_until(
         lambda: metrics.get_sample_value("rmq_query_failures_total", failed) == 1, "it is counted"
+    )
+    wait_until(
+        lambda: metrics.get_sample_value("rmq_query_active", failed) == 0, "it is not active"
     )
 
 
