@@ -559,7 +559,8 @@ def seen(broker: Administration) -> list[ScheduleSeen]:
     for schedule in found:
         one = _seen(schedule, note_of.get(schedule.name), now_ms)
         if one.late_ms and schedule.overlap == WAIT and schedule.topic in topics:
-            queue = Queue(broker.server, topics[schedule.topic], key_prefix=broker.key_prefix)
+            topic = topics[schedule.topic]
+            queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=None)
             if is_undone(queue, schedule):
                 one = one._replace(late_ms=0, waits=True)
         all_seen.append(one)
