@@ -13,7 +13,9 @@ from typing import Any
 from pyarrow.fs import FileSelector, FileSystem
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.spark.options import Subscription
+from rmq_spark.topics.definition import group_text
 
 # From version 2 of Spark's log of offsets on, the name of the source and a colon come first.
 _LINE_OF_SOURCE = re.compile(r"(?:\w[^{:]*:)?(?P<offset>\{.*)")
@@ -27,6 +29,10 @@ class LoggedProgress:
     unfinished: dict[str, Any] | None = None
 
 
+class SeveralSources(InvalidOption):
+    """An error for a query of which several sources read a topic in the same group."""
+
+
 def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
     """Read the offsets of the source with this subscription. Raises InvalidOption."""
     try:
@@ -38,6 +44,8 @@ def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
             for batch in {max(planned, default=None), max(finished, default=None)} - {None}
             if batch in planned
         }
+    except SeveralSources:
+        raise
     except (OSError, ValueError) as error:
         raise InvalidOption(
             f"checkpointLocation={path!r} cannot be read: {error}. Accepted: that of the query, as "
@@ -66,6 +74,20 @@ def _offset(lines: list[str], subscription: Subscription) -> dict[str, Any]:
     if not ours and offsets:
         others = " and ".join(str(offset.get("topic")) for offset in offsets)
         raise ValueError(f"its query reads {others}, not {subscription.text}")
-    if len(ours) != 1:
-        raise ValueError(f"{len(ours)} of its sources read {subscription.text}")
+    if len(ours) > 1:  # a source that the query uses twice has two equal lines
+        ours = [one for at, one in enumerate(ours) if one not in ours[:at]]
+        ours = [one for one in ours if _group_of(one) == subscription.group]
+    if len(ours) > 1:
+        raise SeveralSources(
+            f"{len(ours)} sources of the query read {subscription.text} in the group "
+            f"{group_text(subscription.group)}, so each message reaches only one of them. A "
+            "DataFrame that is joined with itself has two sources. Give each load() its own "
+            "consumer group, or join inside foreachBatch."
+        )
+    if not ours:
+        raise ValueError(f"none of its sources reads {subscription.text}")
     return dict(ours[0])
+
+
+def _group_of(offset: dict[str, Any]) -> str:
+    return ConsumerName.parse(str(offset["consumer"])).group

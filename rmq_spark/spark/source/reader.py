@@ -31,7 +31,7 @@ from rmq_spark.spark.compatibility import (
 from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog, backlog_figures, summed_figures
-from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
+from rmq_spark.spark.source.checkpoint import LoggedProgress, SeveralSources, read_progress
 from rmq_spark.spark.source.offset import Offset
 from rmq_spark.spark.source.run import QueryRun
 from rmq_spark.spark.source.task import RmqPartition, read_partition
@@ -121,6 +121,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Take the consumer from the end. If Spark replays the first batch, its start comes from a
         # new call of initialOffset, which has chosen another name.
         since = Offset(until.consumer, int(start["seq"]), until.topic)
+        if since.seq == 0:
+            self._refuse_several()
         run = self._opened_run(since, replays=True)
         if run.last_planned == until.seq and self._noted < since.seq:
             raise InvalidOption(_ASYNC_PROGRESS)
@@ -185,6 +187,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.checkpoint is None:
             return LoggedProgress()
         return read_progress(self._options.checkpoint, self._options.subscription)
+
+    def _refuse_several(self) -> None:
+        """Refuse a query that reads a topic twice, before it reads: a join would lose rows."""
+        try:
+            self.logged_progress()
+        except SeveralSources:
+            raise
+        except InvalidOption:
+            return  # a checkpoint that cannot be read: stop() logs it
 
     def continue_from(self, end: dict[str, Any]) -> None:
         """Note where a query that starts again stands. It may end without any other call.

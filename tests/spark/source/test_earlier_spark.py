@@ -10,7 +10,7 @@ from rmq_spark.errors import CheckpointRefused, InvalidOption
 from rmq_spark.spark.compatibility import TELLS_START, EarlierStreamReader
 from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
+from rmq_spark.spark.source.checkpoint import LoggedProgress, SeveralSources, read_progress
 from rmq_spark.spark.source.reader import RmqStreamReader
 
 from ... import programs
@@ -301,8 +301,12 @@ def test_among_several_sources_the_topic_decides(progress, checkpoint):
     checkpoint.plan(0, {"0": 7}, 12, [{"a": 1}], offset(5, "Others"), offset(1))
     checkpoint.finish(0)
     assert read() == LoggedProgress(offset(1), None)
-    checkpoint.plan(1, offset(2), offset(2))
-    with refused(InvalidOption, "2 of its sources"):
+    other_group = {**offset(2), "consumer": "d@audit"}
+    checkpoint.plan(1, offset(2), offset(2), other_group)  # a DataFrame that is used twice
+    checkpoint.finish(1)
+    assert read() == LoggedProgress(offset(2), None)
+    checkpoint.plan(2, offset(3), {**offset(2), "consumer": "d"})
+    with refused(SeveralSources, "2 sources of the query read", "in the group default"):
         read()
 
 

@@ -115,6 +115,27 @@ def test_a_batch_that_is_read_twice_or_joined_with_itself_has_the_same_rows(spar
     assert queue.figures().counters["claimed"] == 40
 
 
+def test_the_last_batch_of_a_frame_that_is_used_twice_is_committed(spark, rmq):
+    """Failed before: "2 of its sources", so that its messages were redelivered after the lease."""
+    queue, checkpoint = rmq.due(10), rmq.folder / "checkpoint"
+    frame = rmq.read(spark, queue, checkpointLocation=checkpoint)
+    batches = Batches()
+    batches.run(frame.union(frame), checkpoint, once=True)
+    assert batches.contents() == sorted(names(10) * 2)
+    wait_until(lambda: queue.figures().counters["committed"] == 10, "the commit")
+
+
+def test_a_join_of_a_frame_with_itself_is_refused_and_loses_nothing(spark, rmq):
+    """Failed before: no rows, as each message reached one side only; and all were committed."""
+    queue, checkpoint = rmq.due(10), rmq.folder / "checkpoint"
+    frame = rmq.read(spark, queue, checkpointLocation=checkpoint)
+    joined = frame.select("content").join(frame.select("content", "slot"), "content")
+    with pytest.raises(StreamingQueryException, match="2 sources of the query read"):
+        Batches().run(joined, checkpoint, once=True)
+    figures = queue.figures()
+    assert (figures.messages, figures.counters["committed"]) == (10, 0)
+
+
 def test_a_failed_batch_comes_again_with_the_same_rows_in_the_same_order(spark, rmq):
     queue = rmq.due(60, slots=2)
     frame = rmq.read(spark, queue, maxRecordsPerTrigger=25)
