@@ -15,7 +15,7 @@ from rmq_spark.client.hints import (
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.protocol import claiming, reading, returning
-from rmq_spark.protocol.calls import CALLS_A_PIPELINE, all_of, fields_of
+from rmq_spark.protocol.calls import CALLS_A_PIPELINE, Call, all_of, fields_of
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.protocol.packing import in_parts
 from rmq_spark.redis.server import Server
@@ -179,11 +179,11 @@ class Administration:
                 )
             return new
 
-        old, new = self._change(name, change)
+        new = self._change(name, change)[1]
         if _any_paused(new) or fields.keys() & {"paused", "paused_groups", "groups"}:
             self._mark_slots(name)
-        if old.exclusive and not new.exclusive:
-            self._forget_epochs(new)
+        if fields.get("exclusive") is False:
+            forget_epochs(self, new)
         return new
 
     def _change(
@@ -407,12 +407,6 @@ class Administration:
         self.server.topics_changed_s = time.monotonic()  # the queues of this program learn it
         return done
 
-    def _forget_epochs(self, topic: TopicDefinition) -> None:
-        for group in topic.groups:
-            keys = Keys(topic.name, self.key_prefix, group)
-            slots = range(topic.slot_amount)
-            self._in_parts(("HDEL", keys.consumers(slot), reading.EPOCH_FIELD) for slot in slots)
-
     # -- queues
 
     def queue(self, name: str, *, group: str | None = None) -> Queue:
@@ -446,6 +440,29 @@ def all_queues(broker: Administration, names: Collection[str] | None = None) -> 
         for group in topic.groups:
             # Not Administration.queue, which would fail if the topic was deleted in the meantime.
             yield Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
+
+
+def forget_epochs(broker: Administration, topic: TopicDefinition) -> bool:
+    """Let readers without ZooKeeper into a topic. Return False if it is exclusive, or gone.
+
+    An owner at work can leave its epoch after ``alter``. So such a reader does this again.
+    """
+    field, slots = reading.EPOCH_FIELD, range(topic.slot_amount)
+    of_groups = [Keys(topic.name, broker.key_prefix, group) for group in topic.groups]
+    keys = [keys.consumers(slot) for keys in of_groups for slot in slots]
+    epochs = in_parts(
+        [("HGET", key, field) for key in keys], broker.server.commands, CALLS_A_PIPELINE
+    )
+    now = broker.find(topic.name)  # behind the epochs: one of a later owner stays
+    if now is None or now.exclusive:
+        return False
+    left = [
+        Call("alter", [key], [field, epoch, ""])
+        for key, epoch in zip(keys, epochs, strict=True)
+        if epoch is not None
+    ]
+    in_parts(left, broker.server.pipeline, CALLS_A_PIPELINE)
+    return True
 
 
 def _any_paused(topic: TopicDefinition) -> bool:

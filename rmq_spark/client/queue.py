@@ -19,7 +19,7 @@ from rmq_spark.client.messages import (
 )
 from rmq_spark.client.room import OnFull, in_rounds
 from rmq_spark.client.tracing import send_span
-from rmq_spark.errors import InvalidOption, TopicFull, UnknownTopic, quoted
+from rmq_spark.errors import ExclusiveSlot, InvalidOption, TopicFull, UnknownTopic, quoted
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.calls import Conversation, Read, Request, TopicQueues
 from rmq_spark.protocol.claims import ClaimRecord, Figures, Overview
@@ -388,7 +388,16 @@ class Queue:
 
         A conversation counts as a request.
         """
-        return self.server.ask(build(self.queues, *args, **keywords))
+        try:
+            return self.server.ask(build(self.queues, *args, **keywords))
+        except ExclusiveSlot:  # perhaps of an owner whose batch was in progress at the change
+            # These import this module.
+            from rmq_spark.client.administration import Administration, forget_epochs
+
+            broker = Administration(self.server, key_prefix=self.key_prefix)
+            if not forget_epochs(broker, self.definition):
+                raise
+            return self.server.ask(build(self.queues, *args, **keywords))
 
 
 def _no_such_group(group: str, topic: TopicDefinition) -> InvalidOption:

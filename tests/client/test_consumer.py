@@ -371,8 +371,10 @@ def test_an_exclusive_topic_is_refused(broker):
         broker.consumer("T", "a")
 
 
-def test_a_slot_that_others_own_by_now_is_refused(broker, topic):
+def test_a_slot_that_others_own_by_now_is_refused(broker, topic, redis_url):
     consumer = broker.consumer("T", "a")
+    with connect(redis_url, key_prefix=broker.key_prefix) as other:
+        other.alter("T", exclusive=True)
     topic.ask(
         claiming.claim,
         [ClaimRequest(0, 0)],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rmq_spark.client.administration import forget_epochs
 from rmq_spark.errors import ExclusiveSlot
 from rmq_spark.protocol import claiming, reading, returning
 
@@ -111,3 +112,36 @@ def test_switching_exclusive_off_forgets_the_epochs(slot):
     assert epoch_of(slot) is None
     slot.put_due([b"m"])
     assert slot.claimed("b") == [b"m"]
+
+
+def test_an_owner_at_work_keeps_nobody_from_a_topic_that_was_shared(slot):
+    """Seen: its claim left the epoch again, and no reader without one ever got a message."""
+    name = slot.queue.definition.name
+    slot.broker.alter(name, exclusive=False)
+    slot.put_due([b"one", b"two"])
+    slot.claim("a", epoch=7, limit=1)
+    assert slot.queue.ask(reading.due, [0], "b")[0].due == 1
+    assert epoch_of(slot) is None
+    slot.claim("a", seq=2, epoch=7, limit=1)
+    slot.put_due([b"three"])
+    assert slot.claimed("b") == [b"three"]
+    slot.claim("a", seq=3, epoch=7)
+    slot.broker.alter(name, exclusive=False)
+    assert epoch_of(slot) is None
+
+
+def test_the_epoch_of_a_later_owner_stays(slot, monkeypatch):
+    broker, name = slot.broker, slot.queue.definition.name
+    shared = broker.alter(name, exclusive=False)
+    slot.claim("a", epoch=7)
+    find = broker.find
+
+    def late(name):
+        found = find(name)
+        broker.alter(name, exclusive=True)
+        slot.claim("b", epoch=8)
+        return found
+
+    monkeypatch.setattr(broker, "find", late)
+    assert forget_epochs(broker, shared)
+    assert epoch_of(slot) == b"8"
