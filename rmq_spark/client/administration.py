@@ -194,8 +194,11 @@ class Administration:
             text, old = self._read(name)
             new = change(old)
             for group in new.groups:  # first: a group that is defined as running must deliver
-                if old.is_paused(group) and not new.is_paused(group):
-                    self._mark(new, group, False)
+                is_new = group not in old.groups  # an earlier one may have left a hold or a pause
+                if is_new:
+                    self._mark(new, group, claiming.HOLD_ENDS)
+                if (is_new or old.is_paused(group)) and not new.is_paused(group):
+                    self._mark(new, group, claiming.PAUSE_ENDS)
             if new == old or self._replace(name, text, new.to_json()):
                 return old, new
 
@@ -271,13 +274,21 @@ class Administration:
 
         A program that still sends to the topic leaves keys behind.
         """
-        text, old = self._read(name)
-        while not self._replace(name, text, ""):
+        is_gone = False
+        while not is_gone:
             text, old = self._read(name)
-        for group in old.groups:
-            self._delete_group(old, group)
-        keys = Keys(name, self.key_prefix)
-        slots = range(old.slot_amount)
+            self._delete_contents(old)  # first: after a stop, the next call finds the definition
+            is_gone = self._replace(name, text, "")
+        self._delete_contents(old)  # what came meanwhile
+
+    def _delete_contents(self, topic: TopicDefinition) -> None:
+        from rmq_spark.client.schedules import remove_of  # which imports this module
+
+        remove_of(self, topic.name)  # before their notes
+        for group in topic.groups:
+            self._delete_group(topic, group)
+        keys = Keys(topic.name, self.key_prefix)
+        slots = range(topic.slot_amount)
         stages = self._in_parts(("HKEYS", keys.stages(slot)) for slot in slots)
         self._in_parts(
             ("UNLINK", *(keys.stage(slot, stage.decode()) for stage in of_slot))
@@ -286,9 +297,6 @@ class Administration:
         )
         kinds = keys.stages, keys.schedules, keys.recent
         self._in_parts(("UNLINK", *(kind(slot) for kind in kinds)) for slot in slots)
-        from rmq_spark.client.schedules import remove_of  # which imports this module
-
-        remove_of(self, name)
 
     def delete_left(self, topic: TopicDefinition, groups: Iterable[str]) -> None:
         """Delete what is left of groups that were removed, or whose topic was deleted.
@@ -337,11 +345,8 @@ class Administration:
             name,
             lambda old: old if group in old.groups else old.changed(groups=(*old.groups, group)),
         )
-        is_there = group in old.groups
-        if not is_there:  # an earlier one of this name may have left a hold
-            self._hold(name, claiming.HOLD_ENDS, group)
         # A pause or resume in between did not find a new group.
-        if old.is_paused(group) or not is_there:
+        if old.is_paused(group) or group not in old.groups:
             self._mark_slots(name)
         return new
 
@@ -376,14 +381,17 @@ class Administration:
             groups=tuple(known for known in old.groups if known != wanted),
             paused_groups=tuple(known for known in old.paused_groups if known != wanted),
         )
+        dropped = left.messages
+        if dropped:  # first: after a stop, the next call finds the group
+            self._delete_group(old, wanted)
         if not self._replace(name, text, new.to_json()):
-            return self.remove_group(name, group, drop=drop)
+            return dropped + self.remove_group(name, group, drop=drop)
         gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
         if gone and not drop:  # sent in the meantime
             self._with_group(name, wanted)
             return self.remove_group(name, group, drop=drop)
         self._delete_group(old, wanted)
-        return gone
+        return dropped + gone
 
     def _mark_slots(self, name: str) -> None:
         """Mark all slots as paused or not, and repeat that until the definition stays the same.
@@ -394,12 +402,13 @@ class Administration:
         while (found := self.find(name)) != marked:
             if topic := found or marked:  # marked, if the topic was deleted since
                 for group in topic.groups:
-                    self._mark(topic, group, found is not None and found.is_paused(group))
+                    paused = found is not None and found.is_paused(group)
+                    self._mark(topic, group, None if paused else claiming.PAUSE_ENDS)
             marked = found
 
-    def _mark(self, topic: TopicDefinition, group: str, paused: bool) -> None:
+    def _mark(self, topic: TopicDefinition, group: str, for_ms: int | None) -> None:
         queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-        queue.ask(claiming.pause, None if paused else claiming.PAUSE_ENDS)
+        queue.ask(claiming.pause, for_ms)
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.

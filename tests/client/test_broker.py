@@ -1,6 +1,7 @@
 """Topics made, found, changed, listed and deleted."""
 
 import asyncio
+import contextlib
 import json
 import time
 from datetime import timedelta
@@ -21,7 +22,7 @@ from rmq_spark.errors import (
     UnknownTopic,
     WrongKeyType,
 )
-from rmq_spark.protocol import claiming
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.staging import Manifest, StageName
@@ -232,6 +233,50 @@ def test_a_deleted_topic_leaves_no_key_behind(broker):
     assert all_keys(broker) != kept
     broker.delete("T")
     assert all_keys(broker) == kept
+
+
+@pytest.mark.parametrize("what", ["delete", "remove_group"])
+def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypatch, what):
+    """Seen: what was left under the keys came back with the next topic or group of that name."""
+
+    class Killed(BaseException):
+        pass
+
+    def remove(topic):
+        broker.delete(topic) if what == "delete" else broker.remove_group(topic, "g", drop=True)
+
+    server, is_killed, killed_after = type(broker.server), True, 0
+    run = server._run_until_answered
+    while is_killed:
+        broker.create("T", "FixedTime", 1, groups=("default", "g"))
+        queue = broker.queue("T", group="g")
+        queue.send([b"m"], fixed_time=1000)
+        queue.ask(reading.due, [0], "c")
+        stage(queue, "query:1:0:attempt", {0: [1000, b"m"]}, {})
+        broker.schedule("s", "T", b"m", every="1h")
+        left = killed_after
+
+        def killing(self, *args):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return run(self, *args)
+
+        monkeypatch.setattr(server, "_run_until_answered", killing)
+        try:
+            remove("T")
+            is_killed = False
+        except Killed:
+            killed_after += 1
+        monkeypatch.undo()
+        with contextlib.suppress(UnknownTopic, InvalidOption):  # it was nearly done
+            remove("T")
+        if what == "remove_group":
+            assert not [key for key in all_keys(broker) if key.endswith(b"@g")]
+            broker.delete("T")
+        assert all_keys(broker) == []
+    assert killed_after > 5
 
 
 def test_what_concerns_all_slots_is_sent_for_many_of_them_at_once(own_redis):

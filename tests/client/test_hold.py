@@ -73,11 +73,32 @@ def test_a_hold_of_no_time_ends_nothing(broker, calls):
         assert len(consumer.poll()) == 10
 
 
-def test_a_new_group_is_not_held_by_what_one_of_its_name_left(broker, calls):
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda broker: broker.add_group("Calls", "audit"),
+        lambda broker: broker.alter("Calls", groups=["default", "audit"]),
+    ],
+)
+@pytest.mark.parametrize("for_ms", [3_600_000, None])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_new_group_is_not_held_by_what_one_of_its_name_left(
+    broker, calls, monkeypatch, add, for_ms, is_killed
+):
     audit = broker.queue("Calls", group="audit")
     broker.remove_group("Calls", "audit", drop=True)
-    audit.ask(claiming.pause, 3_600_000)  # of a call that was still in progress
-    broker.add_group("Calls", "audit")
+    audit.ask(claiming.pause, for_ms)  # of a call that was still in progress
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    if is_killed:  # once the group is defined
+        monkeypatch.setattr(broker, "_mark_slots", kill)
+        monkeypatch.setattr(broker, "_hold", kill)
+        with pytest.raises(KeyboardInterrupt):
+            add(broker)
+        monkeypatch.undo()
+    add(broker)
     calls.send([b"new"], fixed_time=1000)
     with broker.consumer("Calls", "a", group="audit") as consumer:
         assert len(consumer.poll()) == 1

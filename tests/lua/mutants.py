@@ -77,7 +77,8 @@ MUTANTS = [
     *of(
         "alter",
         "alter",
-        ("if redis.call('HGET', topics, topic) ~= read then return 0 end", ""),
+        ("if (found or '') == new then return 1 end", ""),
+        ("if found ~= read then return 0 end", ""),
         ("if new ~= '' then redis", "redis"),
         ("redis.call('HDEL', topics, topic)", ""),
     ),

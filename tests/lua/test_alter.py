@@ -35,3 +35,10 @@ def test_an_empty_new_one_deletes_it(broker, topics):
     broker.server.command("HSET", topics, "T", "old", "Other", "kept")
     assert alter(broker, topics, "old", "") == 1
     assert broker.server.client.hgetall(topics) == {b"Other": b"kept"}
+
+
+@pytest.mark.parametrize("new", ["new", ""])
+def test_a_call_that_is_repeated_has_done_its_work(broker, topics, new):
+    broker.server.command("HSET", topics, "T", "old")
+    assert [alter(broker, topics, "old", new) for _ in range(2)] == [1, 1]
+    assert broker.server.command("HGET", topics, "T") == (new.encode() or None)

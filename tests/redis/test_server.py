@@ -296,6 +296,49 @@ def test_a_claim_whose_reply_was_lost_is_asked_for_again_and_is_the_same(lossy, 
     broker.close()
 
 
+def test_a_change_of_a_topic_whose_reply_was_lost_is_done_as_a_whole(lossy, monkeypatch):
+    """Seen: a call took its own change for another's, left the rest undone, and said so."""
+    broker = connect(lossy.url, patience_s=10)
+    call = type(broker.server).call
+
+    def change(make, *args, **how):
+        def call_that_is_cut(*of):
+            monkeypatch.undo()
+            lossy.lose_next_reply()
+            return call(*of)
+
+        monkeypatch.setattr(type(broker.server), "call", call_that_is_cut)
+        return make(*args, **how)
+
+    def everything():
+        return set(broker.server.client.keys("*"))
+
+    broker.create("T", "FixedTime", 1, groups=("default", "x"), exclusive=True)
+    queue = broker.queue("T")
+    queue.send([b"old"], fixed_time=0)
+    broker.server.command("HSET", queue.keys.consumers(0), reading.EPOCH_FIELD, 7)
+    assert not change(broker.alter, "T", exclusive=False).exclusive
+    assert broker.queue("T").ask(reading.epochs, [0]) == [0]
+
+    assert change(broker.remove_group, "T", "x", drop=True) == 1
+    assert not [key for key in everything() if key.endswith(b"@x")]
+    queue.of_group("x").ask(claiming.pause, 3_600_000)  # of a call that was still in progress
+    change(broker.add_group, "T", "x")
+    broker.queue("T").send([b"new"], fixed_time=0)
+    with broker.consumer("T", "a", group="x") as consumer:
+        assert [message.content for message in consumer.poll()] == [b"new"]
+
+    broker.schedule("s", "T", b"m", every="1h")
+    note = ("HSET", queue.keys.schedules(0), "s", "1 1")
+    broker.server.command(*note)
+    assert change(broker.unschedule, "s")
+    assert not broker.server.command("EXISTS", queue.keys.schedules(0))
+
+    change(broker.delete, "T")
+    assert everything() == set()
+    broker.close()
+
+
 def test_a_send_whose_reply_was_lost_merges_with_itself(lossy):
     broker = connect(lossy.url, patience_s=10)
     broker.create("T", "FixedTime", 1)
