@@ -320,7 +320,14 @@ class Administration:
             for consumer in (name, str(ScopedName(topic.name, group, name)))
         ]
         read = self.server.ask(all_of(map(claiming.topics_of, runs)))
-        of_topic = (key for key, topics in zip(runs, read, strict=True) if topics == topic.name)
+        there = self.server.command("HKEYS", topics_key(self.key_prefix))
+        others = {name.decode() for name in there} - {topic.name}
+        reads = [set((topics or "").split(",")) for topics in read]
+        of_topic = (
+            key
+            for key, of in zip(runs, reads, strict=True)
+            if topic.name in of and others.isdisjoint(of)  # else its checkpoint may go on
+        )
         self._in_parts(("UNLINK", key) for key in of_topic)
         Queue(self.server, topic, key_prefix=self.key_prefix, group=group).ask(returning.drop)
         self._in_parts(("UNLINK", keys.rate(slot)) for slot in slots)

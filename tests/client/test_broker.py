@@ -436,21 +436,23 @@ def test_a_group_that_gets_messages_while_it_is_removed_stays_with_them(broker, 
     assert [broker.queue("T", group=one).figures().messages for one in ("default", "g")] == [5, 5]
 
 
-def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
+def test_what_a_consumer_of_several_topics_has_done_goes_with_the_last_of_them(broker):
     for name in ("A", "B"):
         broker.create(name, "FixedTime", 1)
     key = consumer_key("c", broker.key_prefix)
     run = broker.server.ask(claiming.open_run(key, "A,B", 0))
-    queue = broker.queue("A")
-    queue.send(numbered(1), fixed_time=1000)
-    queue.ask(
-        claiming.claim,
-        [ClaimRequest(0, 0, 1)],
-        claiming.Claiming(consumer="c", run=1, seq=1, lease_ms=LONG_MS),
-    )
+    for queue in map(broker.queue, ("A", "B")):
+        queue.send(numbered(1), fixed_time=1000)
+        queue.ask(
+            claiming.claim,
+            [ClaimRequest(0, 0, 1)],
+            claiming.Claiming(consumer="c", run=1, seq=1, lease_ms=LONG_MS),
+        )
     broker.delete("A")
     assert broker.server.ask(claiming.topics_of(key)) == "A,B"
     assert broker.server.ask(claiming.open_run(key, "A,B", 0)) > run
+    broker.delete("B")
+    assert all_keys(broker) == []
 
 
 def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog):
