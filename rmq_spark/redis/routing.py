@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions as redis_errors
+from redis.cluster import PRIMARY, ClusterNode
 
 from rmq_spark.errors import NotReplicated
 from rmq_spark.redis.connection import SILENCE_S
@@ -279,12 +280,9 @@ class Cluster:
         for at, error in redirected.items():
             if isinstance(error, redis_errors.MovedError):
                 manager.move_slot(error)
-            else:
-                asking[at] = manager.get_node(host=error.host, port=error.port)
-        if None in asking.values():  # a cluster node that has joined since
-            manager.initialize(additional_startup_nodes_info=[self._named])
-            asking = {
-                at: manager.get_node(host=redirected[at].host, port=redirected[at].port)
-                for at in asking
-            }
-        return {at: node for at, node in asking.items() if node is not None}
+                continue
+            # A master without hash slots is not listed yet, and lacks the scripts.
+            node = ClusterNode(error.host, error.port, PRIMARY)  # type: ignore[no-untyped-call]
+            with manager._lock:
+                asking[at] = manager.nodes_cache.setdefault(node.name, node)
+        return asking

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 import rmq_spark
-from jobs.flights.redis_cluster import LocalCluster
+from jobs.flights.redis_cluster import SETTINGS, LocalCluster
 
 from .. import servers
 
@@ -26,6 +26,16 @@ def shared_cluster(executable):
 def own_cluster(executable):
     """Three masters with a replica each, to break."""
     with LocalCluster(3, 1, executable, servers.SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def growing_cluster(executable):
+    """A master of all hash slots, and one that has joined and has none yet."""
+    with LocalCluster(1, 0, executable, servers.SETTINGS) as cluster:
+        cluster.nodes.append(servers.start(executable, **SETTINGS))
+        cluster._until(cluster._have_met)
+        cluster.wait_until_whole()
         yield cluster
 
 

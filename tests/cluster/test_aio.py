@@ -6,7 +6,7 @@ import pytest
 
 from rmq_spark import aio
 from rmq_spark.client.receiving import waits
-from rmq_spark.topics.keys import Keys
+from rmq_spark.topics.keys import Keys, topics_key
 
 from ..seeding import numbered
 from . import moving
@@ -91,6 +91,18 @@ def test_slots_that_move_meanwhile_lose_nothing(own_cluster):
             await asyncio.gather(*tasks)
             figures = await queue.figures()
             assert figures.store.count == len(set(sent))
+
+    asyncio.run(main())
+
+
+def test_the_first_hash_slot_of_a_new_master_is_found_on_its_way(growing_cluster):
+    async def main():
+        async with await aio.connect(growing_cluster.url, cluster="true", patience_s=1) as broker:
+            await broker.create("T", "FixedTime", 1)
+            way = (growing_cluster, *moving.hash_slots([topics_key()]), *growing_cluster.nodes)
+            moving.begin(*way)
+            moving.move_keys(*way)
+            assert [topic.name for topic in await broker.topics()] == ["T"]
 
     asyncio.run(main())
 

@@ -23,7 +23,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import ClaimRequest
-from rmq_spark.topics.keys import Keys
+from rmq_spark.topics.keys import Keys, consumer_key
 
 from .. import servers
 from ..rounds.proxy import Proxy
@@ -240,6 +240,20 @@ def test_a_hash_slot_on_its_way_is_found_at_either_end(cluster_broker, shared_cl
     moving.move_keys(shared_cluster, hash_slot, target, source)
     moving.finish(shared_cluster, hash_slot, target, source)
     assert queue.figures().counters["committed"] == 100, "a MOVED was not followed"
+
+
+def test_the_first_hash_slot_of_a_new_master_is_found_on_its_way(growing_cluster):
+    """CLUSTER SLOTS does not list the master yet, and it has no scripts."""
+    with rmq_spark.connect(growing_cluster.url, cluster="true", patience_s=1) as broker:
+        broker.create("T", "FixedTime", 1)
+        queue = broker.queue("T")
+        first = open_run(queue, "c", 0)
+        way = (growing_cluster, *moving.hash_slots([consumer_key("c")]), *growing_cluster.nodes)
+        moving.begin(*way)
+        moving.move_keys(*way)
+        second = open_run(queue, "c", 0)
+        moving.finish(*way)
+        assert first < second < open_run(queue, "c", 0)
 
 
 @pytest.mark.long
