@@ -23,6 +23,8 @@ from rmq_spark.redis.permissions import denies
 # A hash slot moves once or twice while a command is on its way. More redirections mean that the
 # cluster nodes disagree.
 REDIRECTIONS = 5
+# Each thread that asks several nodes needs one for each further node, also while one node hangs.
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -262,13 +264,11 @@ class Cluster:
     def _beside_each_other(
         self, run: Callable[..., list[Any]], groups: Sequence[tuple[Any, ...]]
     ) -> list[list[Any]]:
-        if len(groups) < 2:
-            return [run(*group) for group in groups]
         if self._threads is None or self._threads_of != os.getpid():
             self._threads_of = os.getpid()
-            nodes = len(self._client.get_primaries())
-            self._threads = ThreadPoolExecutor(max(2, nodes), "rmq-node")
-        return list(self._threads.map(run, *zip(*groups, strict=True)))
+            self._threads = ThreadPoolExecutor(_MOST_THREADS, "rmq-node")
+        running = [self._threads.submit(run, *group) for group in groups[1:]]
+        return [*(run(*group) for group in groups[:1]), *(each.result() for each in running)]
 
     def _node_of(self, key: str) -> Any:
         return self._client.nodes_manager.get_node_from_slot(self._client.keyslot(key))

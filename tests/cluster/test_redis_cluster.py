@@ -23,6 +23,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.redis.routing import Command
 from rmq_spark.topics.keys import Keys, consumer_key
 
 from .. import servers
@@ -254,6 +255,36 @@ def test_the_first_hash_slot_of_a_new_master_is_found_on_its_way(growing_cluster
         second = open_run(queue, "c", 0)
         moving.finish(*way)
         assert first < second < open_run(queue, "c", 0)
+
+
+def test_a_node_that_hangs_does_not_stop_requests_to_the_others(executable):
+    settings = {**servers.SETTINGS, "cluster-require-full-coverage": "no"}
+    options = {"cluster": "true", "socketTimeout": "30s"}
+    with (
+        LocalCluster(3, 0, executable, settings) as cluster,
+        rmq_spark.connect(cluster.url, **options) as broker,
+    ):
+        nodes, answered = broker.server._nodes, []
+        key_on = {nodes._node_of(key).port: key for key in map(str, range(100))}
+        one, other, hangs = (key_on[node.port] for node in cluster.nodes)
+
+        def ask(*keys):
+            return nodes.run([Command(key, ("TYPE", key)) for key in keys], None)
+
+        ask(one, other, hangs)
+        os.kill(cluster.nodes[2].pid, signal.SIGSTOP)
+        callers = [
+            threading.Thread(target=lambda: answered.append(ask(one, hangs))) for _ in range(5)
+        ]
+        for caller in callers:
+            caller.start()
+        in_use = nodes._node_of(hangs).redis_connection.connection_pool._in_use_connections
+        wait_until(lambda: len(in_use) >= 3, "who waits for the node that hangs")
+        assert ask(one, other) == [b"none", b"none"]
+        assert answered == []
+        os.kill(cluster.nodes[2].pid, signal.SIGCONT)
+        for caller in callers:
+            caller.join()
 
 
 @pytest.mark.long
