@@ -41,6 +41,7 @@ class Notifications:
         self._woken: dict[str, float] = {}
         self._fresh: set[str] = set()
         self._deaf = set(stores)
+        self._asked: dict[Any, set[str]] = {}  # of the thread of each node, by its client
         self._poked = False
         self._closed = False
         if self._deaf:
@@ -92,39 +93,59 @@ class Notifications:
     def _is_needed(self) -> bool:
         return not self._closed and not self._server.closed
 
-    def _run(self, stores: Sequence[str]) -> None:
+    def _run(self, stores: Iterable[str]) -> None:
         while self._is_needed:
+            client = None
             try:
-                (client, mine), *others = self._server.nodes_of(stores)
-                stores = mine
-                for _, of_node in others:
-                    self._start(of_node)
-                self._listen(client, mine)
+                client = self._spread(list(stores))
+                if client is None:
+                    return
+                self._listen(client)
             except redis_errors.NoPermissionError:
-                self._lose(stores)
+                self._lose(client)
                 self._warn_of_refusal()
                 return
             except Exception as error:  # redis-py fails in any way if its pool is closed meanwhile
                 if self._is_needed:
                     _log.debug("rmq: waiting for wake-ups again: %s", type(root_of(error)).__name__)
-            self._lose(stores)
+            stores = self._lose(client) or stores
             time.sleep(_RECONNECT_S)
             self._server.refresh_nodes()
 
-    def _listen(self, client: Any, stores: Sequence[str]) -> None:
+    def _spread(self, stores: Sequence[str]) -> Any:
+        """Give stores to the threads of their nodes. This thread becomes that of one without.
+
+        Returns the client of its node; None if other threads have all stores.
+        """
+        own = None
+        for client, of_node in self._server.nodes_of(stores):
+            with self._changed:
+                if client in self._asked:
+                    self._asked[client].update(of_node)
+                elif own is None:
+                    own, self._asked[client] = client, set(of_node)
+                else:
+                    self._start(of_node)
+        return own
+
+    def _listen(self, client: Any) -> None:
         """Receive wake-ups until they are no longer needed. Raises the error of a connection."""
         with contextlib.closing(client.pubsub()) as pubsub:
             subscribe = pubsub.ssubscribe if self._sharded else pubsub.subscribe
-            # In a cluster, one command takes only sharded channels of one hash slot.
-            for part in chunks(stores, 1 if self._server.is_cluster else len(stores)):
-                subscribe(*part)
+            asked: set[str] = set()
             confirmed: set[str] = set()
             heard = time.monotonic()
             while self._is_needed:
+                with self._changed:
+                    more = sorted(self._asked[client] - asked)
+                # In a cluster, one command takes only sharded channels of one hash slot.
+                for part in chunks(more, 1 if self._server.is_cluster else len(more) or 1):
+                    subscribe(*part)
+                asked.update(more)
                 message = pubsub.get_message(timeout=_READ_S)
                 if message is not None:
                     heard = time.monotonic()
-                    self._receive(message, confirmed, len(stores))
+                    self._receive(message, confirmed, len(asked))
                 elif time.monotonic() - heard > 2 * _SILENCE_S:
                     raise redis_errors.TimeoutError
                 elif time.monotonic() - heard > _SILENCE_S:
@@ -142,16 +163,19 @@ class Notifications:
             if kind in _SUBSCRIBED:
                 confirmed.add(store)
                 if len(confirmed) == asked:
+                    self._fresh |= confirmed & self._deaf
                     self._deaf -= confirmed
-                    self._fresh |= confirmed
             else:
                 due = time.monotonic() + int(message["data"]) / 1000
                 self._woken[store] = min(due, self._woken.get(store, due))
             self._changed.notify_all()
 
-    def _lose(self, stores: Iterable[str]) -> None:
+    def _lose(self, client: Any) -> set[str]:
+        """Return the stores of a node whose connection is broken, if any."""
         with self._changed:
-            self._deaf.update(stores)
+            lost = self._asked.pop(client, set())
+            self._deaf |= lost
+            return lost
 
     def _warn_of_refusal(self) -> None:
         command = "ssubscribe" if self._sharded else "subscribe"

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.redis.notifications import Notifications
 from rmq_spark.redis.routing import Command
 from rmq_spark.topics.keys import Keys, consumer_key
 
@@ -130,6 +132,37 @@ def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, m
             consumer.poll(wait="10ms")
             queue.send([b"m"], fixed_time=1)
             assert [message.content for message in consumer.poll(wait="1h")] == [b"m"]
+
+
+def test_each_node_has_one_thread_for_wake_ups_however_slots_have_moved(
+    cluster_broker, shared_cluster
+):
+    cluster_broker.create("T", "FixedTime", 16)
+    queue = cluster_broker.queue("T")
+    stores = [queue.keys.store(slot) for slot in queue.slots]
+    wakes, masters = Notifications(queue.server, stores), shared_cluster.masters()
+    if not wakes._sharded:
+        pytest.skip("Before Redis 7.0, each node passes on what the others hear.")
+
+    def each_hears_its_own():
+        for node in masters:
+            with shared_cluster.client(node) as client:
+                if set(client.pubsub_shardchannels()) != {s for s in stores if owners[s] is node}:
+                    return False
+        return wakes.hears_all
+
+    choice, owners = random.Random(1), {}
+    for _ in range(2):
+        for store in stores:
+            hash_slot, owners[store] = key_slot(store.encode()), choice.choice(masters)
+            source = moving.owner_of(shared_cluster, hash_slot)
+            if source is not owners[store]:
+                moving.begin(shared_cluster, hash_slot, source, owners[store])
+                moving.finish(shared_cluster, hash_slot, source, owners[store])
+        wait_until(each_hears_its_own, "wake-ups of all nodes")
+    threads = [one for one in threading.enumerate() if one.name == "rmq-wakeups"]
+    assert len(threads) == len(set(owners.values()))
+    wakes.close()
 
 
 def test_who_waits_looks_into_some_slots_of_all_nodes(cluster_broker):
