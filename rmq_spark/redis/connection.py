@@ -388,20 +388,22 @@ def named_in(url: str) -> tuple[str, int]:
 def renew_after_fork(client: Any) -> None:
     """Make a client usable in the copy of a process that was forked.
 
-    Another thread may have held any of its locks at the fork; nobody would open it in the copy. The
-    connections stay with the parent.
+    Another thread may have held any lock of its parts at the fork; nobody would open it in the
+    copy. The connections stay with the parent.
     """
-    renew_locks(client)
-    nodes = getattr(client, "nodes_manager", None)
-    if nodes is None:
-        pools = [client.connection_pool]
-    else:
-        renew_locks(nodes)
-        of_nodes = [node.redis_connection for node in nodes.nodes_cache.values()]
-        pools = [of_node.connection_pool for of_node in of_nodes if of_node is not None]
-    for pool in pools:
-        renew_locks(pool)
-        pool.reset()
+    seen, parts = set[int](), [client]
+    while parts:
+        part = parts.pop()
+        of_redis_py = type(part).__module__.startswith("redis.") and hasattr(part, "__dict__")
+        if id(part) in seen or not of_redis_py:
+            continue
+        seen.add(id(part))
+        renew_locks(part)
+        if isinstance(part, redis.ConnectionPool):
+            part.reset()
+        for value in vars(part).values():
+            several = value.values() if isinstance(value, dict) else value
+            parts += several if isinstance(value, dict | list) else [value]
 
 
 def renew_locks(of: object) -> None:

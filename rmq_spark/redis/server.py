@@ -537,6 +537,7 @@ def _renew_after_fork() -> None:
         renew_locks(server)
         if server.client is not None:
             renew_after_fork(server.client)
+    _shared.clear()
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
@@ -574,16 +575,16 @@ def _version_of(info: dict[str, Any]) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-_shared: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
+_shared: dict[tuple[ConnectionOptions, float | None], Server] = {}
 
 
 def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
     """Return this process's server for these options, connecting on the first call.
 
-    Spark reuses a worker process for many tasks. The process id is part of the key because
-    connections do not survive a fork.
+    Spark reuses a worker process for many tasks. A forked copy makes servers of its own: a
+    credential provider may have threads, which are not copied.
     """
-    key = (os.getpid(), options, patience_s)
+    key = (options, patience_s)
     if key not in _shared:
         _shared[key] = Server(options, patience_s)
     return _shared[key]
