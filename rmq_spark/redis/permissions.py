@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -106,6 +107,7 @@ def denies(reply: Any) -> bool:
     return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
 
 
+@cache
 def commands_of(script: str) -> frozenset[str]:
     """Return the commands of a script's text, without those that only limits need."""
     return _words_of(script) & {*_HARMLESS, "TIME"}
@@ -140,6 +142,10 @@ class Permissions:
         self._denied: dict[str | None, frozenset[str]] | None = None  # None: not asked yet
 
     @property
+    def are_known(self) -> bool:
+        return self._denied is not None
+
+    @property
     def has_all(self) -> bool:
         """Whether the user is known to have all of them."""
         return self._denied is not None and not any(self._denied.values())
@@ -151,9 +157,10 @@ class Permissions:
         """
         if script.effect is Effect.READS:  # it can stop anywhere
             return
-        if self._denied is None:
-            self._denied = denied_commands(self._run, key)
-        node, missing = _first_lack(self._denied, commands_of(script.text).union(reads))
+        denied = self._denied
+        if denied is None:
+            denied = self._denied = denied_commands(self._run, key)
+        node, missing = _first_lack(denied, commands_of(script.text).union(reads))
         if missing:
             self._denied = None  # ask again next time: the user may get the permission
             raise self._refused(

@@ -356,11 +356,13 @@ class Server:
         return [replies[at] for at in range(len(asked))]
 
     def _run(self, calls: Sequence[Call | Read], widened: Widened) -> list[Any]:
-        if not (self._loaded and self._permissions.has_all):
+        if not (self._loaded and self._permissions.are_known):
             with self._loading:  # one at a time, where many begin together
                 if not self._loaded:
                     self._load()
                 self._check_permitted(calls)
+        elif not self._permissions.has_all:
+            self._check_permitted(calls)
         replies = self._send(calls)
         missing = [
             at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)

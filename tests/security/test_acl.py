@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 
 import pytest
 import redis
@@ -13,7 +14,7 @@ from rmq_spark.protocol import claiming
 from rmq_spark.protocol.calls import TopicQueues
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.scripts import scripts_for
-from rmq_spark.redis import notifications
+from rmq_spark.redis import notifications, permissions
 from rmq_spark.redis.permissions import commands_of
 from rmq_spark.topics.keys import Keys
 
@@ -139,6 +140,18 @@ def test_the_sender_can_send_to_topics_that_exist(enter):
     with admin.broker.consumer("Priority", "clerk") as clerk:
         clerk.poll().rollback(delay="1h")
     assert prior.send(["a"], priority=20).merged == 1  # out of the retry queue
+
+
+def test_what_a_user_lacks_is_looked_up_for_each_script_once_and_under_no_lock(enter, monkeypatch):
+    Journey(enter()).make()
+    fixed, sent = Journey(enter("rmq-sender")).queues()[0], []
+    fixed.send(["a"], fixed_time=1)
+    monkeypatch.setattr(permissions, "_words_of", None)
+    sends = threading.Thread(target=lambda: sent.append(fixed.send(["b"], fixed_time=1)))
+    with fixed.server._loading:
+        sends.start()
+        sends.join(30)
+        assert len(sent) == 1
 
 
 def send_all(connected):
