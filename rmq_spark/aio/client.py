@@ -95,9 +95,9 @@ class AsyncBroker:
 
     async def close(self) -> None:
         """Close the connections to Redis."""
-        await greenlet_spawn(self._sync.close)
         if self._for_threads is not None:
             self._for_threads.close()
+        await greenlet_spawn(self._sync.close)
 
     async def __aenter__(self) -> Self:
         return self

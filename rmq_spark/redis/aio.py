@@ -370,10 +370,13 @@ class AsyncCluster(Cluster):
         self._nodes: dict[str, Node] = {}
 
     def refresh(self) -> None:
-        if may_await():
-            self._run_in_thread(super().refresh)
-        else:  # a thread that receives wake-ups
+        if not may_await():  # a thread that receives wake-ups
             super().refresh()
+            return
+        self._run_in_thread(super().refresh)
+        gone = self._nodes.keys() - self._client.nodes_manager.nodes_cache
+        for node in [self._nodes.pop(name) for name in gone]:
+            await_only(node._client.connection_pool.disconnect(inuse_connections=False))
 
     def close(self) -> None:
         super().close()
@@ -438,9 +441,9 @@ class AsyncServer(Server):
         return TaskLock()
 
     def close(self) -> None:
-        super().close()
-        self._masters.close()
         self._threads.shutdown(wait=False)
+        self._masters.close()
+        super().close()  # last: it raises in another event loop
 
     def _route(self) -> OneServer | Cluster:
         if self.is_cluster:

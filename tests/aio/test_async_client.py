@@ -22,6 +22,7 @@ from rmq_spark.errors import (
 from rmq_spark.redis.aio import TaskLock, await_only, greenlet_spawn
 
 from ..seeding import numbered
+from ..waiting import wait_until
 
 
 async def ticks_during(work):
@@ -608,6 +609,8 @@ def test_a_broker_of_a_loop_that_has_ended_says_so(own_redis):
 
     asyncio.run(first())
     asyncio.run(second())
+    threads = kept[0]._sync.server._threads._threads
+    wait_until(lambda: not any(each.is_alive() for each in threads), "the end of its threads")
 
 
 def test_a_broker_of_another_thread_says_so_and_nobody_hangs(own_redis):

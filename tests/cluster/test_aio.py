@@ -6,6 +6,7 @@ import pytest
 
 from rmq_spark import aio
 from rmq_spark.client.receiving import waits
+from rmq_spark.redis.aio import greenlet_spawn
 from rmq_spark.topics.keys import Keys, topics_key
 
 from ..seeding import numbered
@@ -103,6 +104,9 @@ def test_the_first_hash_slot_of_a_new_master_is_found_on_its_way(growing_cluster
             moving.begin(*way)
             moving.move_keys(*way)
             assert [topic.name for topic in await broker.topics()] == ["T"]
+            nodes = broker._sync.server._nodes
+            await greenlet_spawn(nodes.refresh)
+            assert list(nodes._nodes) == [f"127.0.0.1:{growing_cluster.nodes[0].port}"]
 
     asyncio.run(main())
 
