@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from rmq_spark.cli.output import print_remark
@@ -28,29 +29,33 @@ _OTHERS = (
 _HEADERS = 'Accepted: a list such as [{"key": "source", "value": "web"}]'
 
 
-def messages_of_json(queue: Queue, lines: Iterable[bytes]) -> Iterator[Message]:
-    """Yield the messages of lines, except of empty ones. Raises InvalidMessage.
+def reader_of_json(queue: Queue) -> Callable[[Iterable[bytes]], Iterator[Message]]:
+    """Return a function that yields the messages of lines, except of empty ones.
 
-    Messages whose expiry is past are left out with a remark: a queue keeps them until a claim.
+    It may be called again, for the lines that follow. Raises InvalidMessage. Messages whose expiry
+    is past are left out with a remark: a queue keeps them until a claim.
     """
-    began_ms, began_s = queue.now_ms(), time.monotonic()
+    began_ms, began_s, numbers = queue.now_ms(), time.monotonic(), count(1)
 
     def now_ms() -> int:
         return began_ms + int((time.monotonic() - began_s) * 1000)
 
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            message = _message(json.loads(line), queue.definition.type, now_ms)
-        except InvalidOption as error:
-            raise InvalidMessage(f"Line {number}: {error}") from None
-        except (ValueError, RecursionError) as error:
-            raise InvalidMessage(f"Line {number} is not JSON: {error}.") from None
-        if isinstance(message.expires_at, int) and message.expires_at <= now_ms():
-            print_remark(f"Line {number} was left out: the time of its expiresAt is over.")
-        else:
-            yield message
+    def read(lines: Iterable[bytes]) -> Iterator[Message]:
+        for line, number in zip(lines, numbers, strict=False):
+            if not line.strip():
+                continue
+            try:
+                message = _message(json.loads(line), queue.definition.type, now_ms)
+            except InvalidOption as error:
+                raise InvalidMessage(f"Line {number}: {error}") from None
+            except (ValueError, RecursionError) as error:
+                raise InvalidMessage(f"Line {number} is not JSON: {error}.") from None
+            if isinstance(message.expires_at, int) and message.expires_at <= now_ms():
+                print_remark(f"Line {number} was left out: the time of its expiresAt is over.")
+            else:
+                yield message
+
+    return read
 
 
 def _message(found: Any, of_type: TopicType, now_ms: Callable[[], int]) -> Message:

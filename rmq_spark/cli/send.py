@@ -2,11 +2,14 @@
 
 import os
 import re
+import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice
+from functools import partial
+from itertools import count
 from typing import Annotated, Any
 
 import typer
@@ -21,9 +24,9 @@ from rmq_spark.cli.arguments import (
     refuse_both,
     types_of,
 )
-from rmq_spark.cli.json_lines import messages_of_json
-from rmq_spark.cli.output import print_result
-from rmq_spark.cli.session import broker_of
+from rmq_spark.cli.json_lines import reader_of_json
+from rmq_spark.cli.output import print_remark, print_result
+from rmq_spark.cli.session import Ended, broker_of, ended_by_signals
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import creation, describe_missing
 from rmq_spark.client.messages import LONGEST_KEY_BYTES, Message
@@ -36,6 +39,10 @@ from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.types import TopicType
 
 LINES_A_SEND = 10_000
+# Lines are sent when none has followed for so long, and otherwise every so often.
+_PAUSE_S, _LONGEST_S = 0.1, 1.0
+_CHUNK_BYTES = 65_536
+_Read = Callable[[list[bytes]], Iterable[Any]]
 # What Python makes of bytes from the shell that are not UTF-8.
 _NOT_UTF_8 = re.compile("[\ud800-\udfff]")
 # How an error of Queue.send ends.
@@ -90,30 +97,30 @@ def send(
     key alone.
     """
     given = given_values(time_range, priority, fixed_time, delay)
-    headers = parse_headers(header)
+    headers = parse_headers(header) or None
     has_keys = key is not None or key_delimiter is not None
     queue = _queue_to_send_to(broker_of(context), topic, types_of(given), has_keys)
-    messages = (
-        _messages_of_json(queue, contents, key, key_delimiter)
-        if from_json
-        else messages_of(queue.definition, contents, key, key_delimiter, _lines)
-    )
+    read = _reader(queue, contents, key, key_delimiter, from_json)
     values = parse_values(queue, given, "sent", needed=not from_json)
     expiry = parse_expiry(queue, time_to_live, expires_at)
     basis = encoded_basis(slot_basis)
     total, sent = SendResult(0, 0), 0
-    parts = iter(messages)  # stdin may be endless
-    while part := _next_part(parts, sent):
-        with _saying_what_was_sent(sent, len(part)):
-            if again:
-                _accept_again(queue, part, basis)
-            total += queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
-        sent += len(part)
+    with ended_by_signals() as ended:
+        for texts in _parts(contents, key, ended):
+            part = _messages(read, texts, sent)
+            with _saying_what_was_sent(sent, len(part)):
+                if again:
+                    _accept_again(queue, part, basis)
+                total += queue.send(part, slot_basis=basis, headers=headers, **values, **expiry)  # type: ignore[arg-type]
+            sent += len(part)
     counts = asdict(total)
     if not queue.definition.unique_for_ms:
         del counts["repeated"]
     text = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     print_result(as_json, f"{topic}: {text}", topic=topic, **counts)
+    if ended.is_set():
+        print_remark("A signal ended rmq. Lines that it had not read were not sent.")
+        raise typer.Exit(ended.exit_code)
 
 
 def _accept_again(queue: Queue, part: list[Any], basis: bytes | None) -> None:
@@ -128,9 +135,9 @@ def _accept_again(queue: Queue, part: list[Any], basis: bytes | None) -> None:
     queue.accept_again(by_slot)
 
 
-def _next_part(messages: Iterator[Any], sent: int) -> list[Any]:
+def _messages(read: _Read, texts: list[bytes], sent: int) -> list[Any]:
     try:
-        return list(islice(messages, LINES_A_SEND))
+        return list(read(texts))
     except InvalidMessage as error:
         error.args = (f"{error} {_sent_text(sent)}",)
         raise
@@ -177,9 +184,37 @@ def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType], has_ke
         raise UnknownTopic(f"{describe_missing(broker, topic)} {remedy}") from None
 
 
-def _lines() -> Iterator[bytes]:
-    for line in sys.stdin.buffer if sys.stdin else ():
-        yield line.rstrip(b"\r\n")
+def _parts(contents: list[str] | None, key: str | None, ended: Ended) -> Iterable[list[bytes]]:
+    """Return the texts to send: the contents at once; of stdin, which may be endless, in parts."""
+    if key is not None or (contents and contents != ["-"]):
+        return [list(map(os.fsencode, contents or ()))]
+    return _parts_of_stdin(ended) if sys.stdin else ()
+
+
+def _parts_of_stdin(ended: Ended) -> Iterator[list[bytes]]:
+    """Yield lines until stdin or the command ends. None waits long for those after it."""
+    lines: list[bytes] = []
+    begun: list[bytes] = []  # of the next line
+    yielded_s, chunk = time.monotonic(), b"\n"
+    while chunk and not ended.is_set():
+        is_there, _, _ = select.select([sys.stdin], [], [], _PAUSE_S)
+        if is_there:
+            chunk = os.read(sys.stdin.fileno(), _CHUNK_BYTES)
+            begun.append(chunk)
+            if b"\n" in chunk:
+                *found, rest = b"".join(begun).split(b"\n")
+                lines += [line.rstrip(b"\r") for line in found]
+                begun = [rest]
+            elif not chunk and any(begun):
+                lines.append(b"".join(begun).rstrip(b"\r"))
+        while lines and (
+            len(lines) >= LINES_A_SEND or not is_there or time.monotonic() - yielded_s > _LONGEST_S
+        ):
+            yield lines[:LINES_A_SEND]
+            del lines[:LINES_A_SEND]
+            yielded_s = time.monotonic()
+    if lines:
+        yield lines
 
 
 def parse_headers(given: Iterable[str] | None) -> list[tuple[str, bytes]]:
@@ -204,40 +239,31 @@ def parse_expiry(
     }
 
 
-def _messages_of_json(
-    queue: Queue, contents: list[str] | None, key: str | None, delimiter: str | None
-) -> Iterator[Message]:
-    if has_keys := list(without_none({"--key": key, "--key-delimiter": delimiter})):
-        raise InvalidOption(
-            f"{has_keys[0]} and --from-json exclude each other. Accepted: the field key in the "
-            f"JSON of a message. {_NOTHING}"
-        )
-    return messages_of_json(queue, _texts(contents, _lines))
-
-
-def _texts(contents: list[str] | None, lines: Callable[[], Iterator[bytes]]) -> Iterable[bytes]:
-    return map(os.fsencode, contents) if contents and contents != ["-"] else lines()
-
-
-def messages_of(
-    topic: TopicDefinition,
+def _reader(
+    queue: Queue,
     contents: list[str] | None,
     key: str | None,
     delimiter: str | None,
-    lines: Callable[[], Iterator[bytes]],
-) -> Iterable[Any]:
-    """Return the messages to send, as ``Queue.send`` takes them.
+    from_json: bool,
+) -> _Read:
+    """Return what makes messages of texts, as ``Queue.send`` takes them. It may be called again.
 
-    contents: the arguments; none, or "-" alone, for the lines of stdin. With a key, they are the
-    only payload, and none means no payload. delimiter: the text that ends the key in each of them.
+    With a key, the contents are the only payload, and none means no payload. delimiter: the text
+    that ends the key in each text.
     """
-    _check_keys(topic, contents, key, delimiter)
+    if from_json:
+        if has_keys := list(without_none({"--key": key, "--key-delimiter": delimiter})):
+            raise InvalidOption(
+                f"{has_keys[0]} and --from-json exclude each other. Accepted: the field key in the "
+                f"JSON of a message. {_NOTHING}"
+            )
+        return reader_of_json(queue)
+    _check_keys(queue.definition, contents, key, delimiter)
     if key is not None:
-        return [Message(os.fsencode(contents[0]) if contents else None, key=os.fsencode(key))]
-    texts = _texts(contents, lines)
-    if delimiter is None:
-        return texts
-    return _keyed(topic, texts, os.fsencode(delimiter))
+        return lambda texts: [Message(texts[0] if texts else None, key=os.fsencode(key))]
+    if delimiter is not None:
+        return partial(_keyed, queue.definition.name, os.fsencode(delimiter), count(1))
+    return iter
 
 
 def _check_keys(
@@ -270,13 +296,15 @@ def _check_keys(
         raise InvalidOption.of("--key-delimiter", "", "at least one character")
 
 
-def _keyed(topic: TopicDefinition, texts: Iterable[bytes], delimiter: bytes) -> Iterator[Message]:
-    for number, text in enumerate(texts, 1):
+def _keyed(
+    topic: str, delimiter: bytes, numbers: Iterator[int], texts: Iterable[bytes]
+) -> Iterator[Message]:
+    for text, number in zip(texts, numbers, strict=False):
         key, found, content = text.partition(delimiter)
         if not 1 <= len(key) <= LONGEST_KEY_BYTES:
             raise InvalidMessage(
                 f"Message {number} ({content_text(text)!r}): the key before --key-delimiter is "
-                f"{len(key):,} bytes long. Accepted in the keyed topic {topic.name}: 1 to "
+                f"{len(key):,} bytes long. Accepted in the keyed topic {topic}: 1 to "
                 f"{LONGEST_KEY_BYTES:,} bytes."
             )
         yield Message(content if found else None, key=key)

@@ -1,6 +1,7 @@
 """Messages looked at, sent, cancelled, requeued and purged by the command."""
 
 import re
+import signal
 import subprocess
 from datetime import UTC, datetime
 from time import sleep
@@ -10,6 +11,7 @@ import pytest
 from rmq_spark.client import connect
 from rmq_spark.protocol.pages import QueueKind
 
+from ..waiting import wait_until
 from .running import bury, on_a_terminal, started
 
 HOUR_MS = 3_600_000
@@ -164,6 +166,51 @@ def test_a_dash_alone_is_stdin_and_among_others_a_content(rmq):
     assert rmq(*words, "--", "-", "three", stdin="not read").out == "Ranked: 2 new, 0 merged\n"
     found = {shown["content"] for shown in rmq("peek", "Ranked", "--json").lines}
     assert found == {"one", "two", "-", "three"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    [
+        (["--fixed-time", "0"], b"a\r\nb\nbegun"),
+        (["--from-json"], b'\n{"content": "a", "delay": 1}\n\n{"content": "b", "delay": 1}\n\n'),
+    ],
+)
+def test_lines_of_a_pipe_are_sent_while_it_stays_open(rmq, number, how, lines):
+    """Failed before: nothing was sent before 10,000 lines, and a signal lost them in silence."""
+    queue = rmq.topic(slots=1)
+    pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
+    with started([*rmq.command(), "send", "Orders", *how], **pipes) as process:
+        process.stdin.write(lines)
+        process.stdin.flush()
+        wait_until(lambda: queue.figures().messages == 2, "both lines are sent")
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        assert process.stdout.read() == b"Orders: 2 new, 0 merged\n"
+        assert (
+            b"A signal ended rmq. Lines that it had not read were not sent."
+            in process.stderr.read()
+        )
+    assert {entry.content for entry in queue.find(["a", "b"])} == {b"a", b"b"}
+
+
+def test_lines_that_come_one_by_one_do_not_wait_for_a_pause(rmq):
+    queue = rmq.topic(slots=1)
+    command = [*rmq.command(), "send", "Orders", "--fixed-time", "0"]
+    with started(command, stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        wait_until(lambda: queue.figures().messages, "the first line is sent")
+        for number in range(9_000):
+            process.stdin.write(b"%d\n" % number)
+            process.stdin.flush()
+            if queue.figures().messages > 1:
+                break
+        else:
+            pytest.fail("9,000 lines waited for a pause")
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+    assert queue.figures().messages == number + 2
 
 
 def test_a_content_is_shown_as_it_is_also_where_it_looks_like_markup(rmq):
