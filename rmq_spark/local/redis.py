@@ -118,9 +118,9 @@ class LocalRedis:
             try:
                 self._launch()
                 self._wait()
-            except ServerUnavailable:
+            except BaseException as error:  # such as of a Ctrl-C: nobody will call __exit__
                 self.kill()
-                if not tries:
+                if not (tries and isinstance(error, ServerUnavailable)):
                     raise
                 self.port = free_port()
             else:

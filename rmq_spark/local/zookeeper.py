@@ -145,18 +145,24 @@ class LocalEnsemble:
         return leading[0] if leading else None
 
     def start(self) -> "LocalEnsemble":
-        for server in self.servers:
-            server.start()
+        try:
+            for server in self.servers:
+                server.start()
+            self._wait()
+        except BaseException:  # such as of a Ctrl-C: nobody will call __exit__
+            self.close()
+            raise
+        return self
+
+    def _wait(self) -> None:
         end = time.monotonic() + START_TIMEOUT_S
         while any(server.mode is None for server in self.servers):
             if time.monotonic() > end:
-                self.close()
                 raise OwnershipUnavailable(
                     f"The local ZooKeeper did not serve within {START_TIMEOUT_S:g} s. The machine "
                     "may be overloaded: start it again."
                 )
             time.sleep(0.05)
-        return self
 
     def close(self) -> None:
         for server in self.servers:

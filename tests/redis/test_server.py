@@ -25,7 +25,8 @@ from rmq_spark.errors import (
     ServerUnavailable,
     ServerUnsuitable,
 )
-from rmq_spark.local.redis import free_port
+from rmq_spark.local.redis import LocalRedis, free_port
+from rmq_spark.local.zookeeper import LocalEnsemble, LocalZookeeper
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.calls import Call
 from rmq_spark.redis.server import Server, _version_of
@@ -570,6 +571,21 @@ def test_a_port_of_ours_is_none_that_the_system_gives_to_others():
     ports = {free_port() for _ in range(50)}
     assert max(ports) + 10_000 < lowest  # with the port on which nodes of a cluster talk
     assert len(ports) > 40  # two programs that ask at the same time hardly get the same one
+
+
+def test_an_interrupt_while_local_servers_start_leaves_none(redis_executable, monkeypatch):
+    """Failed before: both went on after the program."""
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalRedis, "_wait", interrupted)
+    monkeypatch.setattr(LocalZookeeper, "mode", property(interrupted))
+    redis_server, ensemble = LocalRedis(redis_executable), LocalEnsemble()
+    for local in (redis_server, ensemble):
+        with pytest.raises(KeyboardInterrupt), local:
+            pass
+    assert (redis_server.runs, ensemble.servers[0].pid) == (False, None)
 
 
 def test_a_local_server_that_does_not_end_when_asked_is_killed(redis_executable, monkeypatch):
