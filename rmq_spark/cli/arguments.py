@@ -222,11 +222,10 @@ def remark_on_keys(topic: TopicDefinition) -> None:
         print_remark(f"Topic {topic.name} is keyed: these were taken for keys of messages.")
 
 
-def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
+def print_count(as_json: bool, topic: str, how_many: int, done: str, **more: Any) -> None:
     """Print how many messages were ``done``, such as "deleted". Exit with NOTHING_FOUND if none."""
-    print_result(
-        as_json, f"{topic}: {messages_text(how_many)} {done}", topic=topic, messages=how_many
-    )
+    text = f"{topic}: {messages_text(how_many)} {done}"
+    print_result(as_json, text, topic=topic, messages=how_many, **more)
     if not how_many:
         raise typer.Exit(NOTHING_FOUND)
 

@@ -289,6 +289,7 @@ def _fields(found: DeploymentSize) -> dict[str, Any]:
         "contentBytes": found.content_bytes,
         "messageBytes": round(found.message_bytes, 1),
         "redisMasters": found.masters,
+        "redisReplicas": found.masters,
         "redisMastersForRate": found.masters_for_rate,
         "redisMastersForData": found.masters_for_data,
         "dataBytes": found.data_bytes,

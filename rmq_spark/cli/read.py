@@ -375,11 +375,12 @@ def due(
     now_ms = queue.now_ms()
     bars = bars_of(queue, now_ms, times_of(queue, since, until))
     total = sum(bar.messages for bar in bars)
+    due_now = count_due_before(queue, [now_ms + 1])[0] if timed and total else None
     if as_json:
+        counts = {"messages": total, **without_none({"dueNow": due_now})}
         found = [bar_json(queue.definition, bar) for bar in bars]
-        print_json({"topic": topic, "group": group_text(queue.keys.group), "bars": found})
+        print_json({"topic": topic, "group": group_text(queue.keys.group), **counts, "bars": found})
     else:
-        due_now = count_due_before(queue, [now_ms + 1])[0] if timed and total else None
         more = "" if due_now is None else f", {due_now:,} due now"
         print_line(f"{topic}: {messages_text(total)} waiting{more}")
         most = max((bar.messages for bar in bars), default=0)

@@ -27,7 +27,7 @@ from rmq_spark.inspect.checks import denial_of, permission_remedy
 from rmq_spark.inspect.fields import count_text, messages_text
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, group_text, parse_group
 from rmq_spark.topics.parsing import Option, choice
 
 PURGED = Option(
@@ -92,8 +92,8 @@ def move(
     if not moved:
         print_remark(f"None of them waits in this group. {_FIND}")
         remark_on_keys(queue.definition)
-    several = len(queue.definition.groups) > 1
-    print_count(as_json, topic, moved, f"moved in the group {group}" if several else "moved")
+    where = f" in the group {group}" if len(queue.definition.groups) > 1 else ""
+    print_count(as_json, topic, moved, f"moved{where}", group=group_text(queue.keys.group))
 
 
 def requeue(

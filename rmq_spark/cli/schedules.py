@@ -18,16 +18,20 @@ from rmq_spark.client.schedules import (
     OVERLAPS,
     SEND,
     SHORTEST_INTERVAL_MS,
+    Schedule,
     ScheduleSeen,
     schedules,
     seen,
 )
 from rmq_spark.inspect.fields import (
     age_text,
+    content_json,
     content_text,
+    headers_json,
     schedule_json,
     time_json,
     time_text,
+    without_none,
 )
 from rmq_spark.options import ENDING_TIME, STARTING_TIME, TIME_TO_LIVE
 from rmq_spark.process import NOTHING_FOUND, stopped_by_signals
@@ -122,7 +126,8 @@ def schedule(
     next_ms = made.next_after(made.since_ms)
     paused = ", paused" if made.paused else ""
     text = f"{name}: {made.rule}, from {time_text(next_ms)} on{paused}"
-    print_result(as_json, text, schedule=name, first=time_json(next_ms), paused=made.paused)
+    fields = {"schedule": name, "topic": topic, "rule": made.rule, "first": time_json(next_ms)}
+    print_result(as_json, text, **fields, paused=made.paused)
 
 
 def list_schedules(
@@ -150,8 +155,27 @@ def list_schedules(
         broker.resume_schedule(resume)
     found = seen(broker)
     columns = ("schedule", "topic", "message", "when", "last", "next", "")
-    fields = list(map(schedule_json, found))
+    # Not in schedule_json: a console may have to hide the contents of messages.
+    fields = [{**schedule_json(one), "message": _message_json(one.schedule)} for one in found]
     print_list(as_json, fields, columns, map(_row, found), "There are no schedules.")
+
+
+def _message_json(of: Schedule) -> dict[str, Any]:
+    """Convert the message of a schedule to the fields of rmq send --from-json, with times in ms."""
+    message: Any = of.message  # whose texts are bytes
+    texts = {"key": message.key, "content": message.content, "slotBasis": message.slot_basis}
+    found: dict[str, Any] = {}
+    for name, text in without_none(texts).items():
+        found |= content_json(text, name)
+    return found | without_none(
+        {
+            "headers": headers_json(message.headers) if message.headers else None,
+            "timeRange": message.time_range,
+            "priority": message.priority,
+            "delay": message.delay,
+            "timeToLive": message.time_to_live,
+        }
+    )
 
 
 def _row(one: ScheduleSeen) -> tuple[Any, ...]:

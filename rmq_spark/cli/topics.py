@@ -227,11 +227,12 @@ def alter(
     if add_group is not None:
         with flags(group="--add-group"):
             broker.add_group(topic, add_group)
-    gone = {}
+    gone: dict[str, Any] = {}
     if remove_group is not None:
         with flags(group="--remove-group"):
             before = broker.definition(topic)
-            gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
+            removed = broker.remove_group(topic, remove_group, drop=drop)
+            gone = {"removedGroup": remove_group, "messages": removed}
             _delete_left(broker, before, [parse_group(remove_group)])
     altered = broker.definition(topic)
     lost = f"; removed group {remove_group} with {messages_text(gone['messages'])}" if gone else ""
@@ -289,9 +290,11 @@ def hold(
     as_json: Json = False,
 ) -> None:
     """Stop delivery from a topic for a while. rmq resume ends that."""
-    broker_of(context).hold(topic, HOLD.parse(delay), group=group)
+    delay_ms = HOLD.parse(delay)
+    broker_of(context).hold(topic, delay_ms, group=group)
     who = "no consumer" if group is None else f"no consumer of the group {group}"
-    print_result(as_json, f"{topic}: held; {who} gets new messages for {delay}", topic=topic)
+    text = f"{topic}: held; {who} gets new messages for {delay}"
+    print_result(as_json, text, topic=topic, group=group, delayMs=delay_ms)
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:

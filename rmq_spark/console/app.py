@@ -78,11 +78,7 @@ def jobs(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def schedules(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "schedules": [
-            schedule_json(one) | {"rule": one.schedule.rule} for one in seen(console.broker)
-        ]
-    }
+    return {"schedules": list(map(schedule_json, seen(console.broker)))}
 
 
 # The address of each page, its template, and the function that returns what it shows. The same,

@@ -95,6 +95,7 @@ def schedule_json(one: ScheduleSeen) -> dict[str, Any]:
         {
             "schedule": of.name,
             "topic": of.topic,
+            "rule": of.rule,
             "cron": of.cron,
             "everyMs": of.every_ms,
             "timezone": None if of.cron is None else of.timezone,

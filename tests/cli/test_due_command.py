@@ -65,6 +65,7 @@ def test_messages_are_counted_by_the_hour(rmq):
     span = ("--from", "2030-01-01T00:00Z", "--until", "2030-01-01T03:00:00+00:00")
     told = rmq("due", "Orders", "--json", *span).json
     assert (told["topic"], told["group"]) == ("Orders", "default")
+    assert (told["messages"], told["dueNow"]) == (33, 2)
     bars = told["bars"]
     assert bars[0] == {
         "dueTimeFrom": None,

@@ -574,7 +574,8 @@ def test_a_move_of_priorities_needs_one(rmq):
     assert refused.code == 2
     assert "Add --priority" in refused.err
     assert "Nothing was moved." in refused.err
-    assert rmq("move", "Alerts", "a", "--priority", "99").code == 0
+    moved = rmq("move", "Alerts", "a", "--priority", "99", "--json")
+    assert moved.json == {"topic": "Alerts", "messages": 1, "group": "default"}
     assert rmq("find", "Alerts", "a", "--json").json["priority"] == 99
 
 

@@ -33,6 +33,7 @@ def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
         {
             "schedule": "nightly",
             "topic": "T",
+            "rule": "0 3 * * * Europe/Zurich",
             "cron": "0 3 * * *",
             "timezone": "Europe/Zurich",
             "first": "2090-01-01T00:00:00.000Z",
@@ -42,6 +43,11 @@ def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
             "nextOccurrence": "2090-01-01T02:00:00.000Z",
             "lateMs": 0,
             "waits": False,
+            "message": {
+                "content": "report",
+                "headers": [{"key": "a", "value": "b"}],
+                "delay": 300_000,
+            },
         }
     ]
     assert "paused" in rmq("schedules", "--pause", "nightly").out
@@ -58,6 +64,8 @@ def test_an_interval_is_shown_as_a_person_writes_it(rmq, topic, every, shown):
     """Failed before: --every 10s was every 10000 ms."""
     made = rmq("schedule", "often", "T", "m", "--every", every)
     assert f"often: every {shown}, from 20" in made.out
+    made = rmq("schedule", "often", "T", "m", "--every", every, "--json").json
+    assert (made["topic"], made["rule"]) == ("T", f"every {shown}")
     assert f" every {shown} " in rmq("schedules").out
 
 

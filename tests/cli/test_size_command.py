@@ -29,6 +29,7 @@ def sized(rmq, *arguments, **places):
 def test_a_small_load_takes_one_node_and_one_query(rmq):
     found = sized(rmq, "--messages", "1000", "--rate", "10")
     assert (found["redisMasters"], found["slotAmount"], found["queries"]) == (1, 64, 1)
+    assert found["redisReplicas"] == 1
     assert (found["zooKeeperPingsASecond"], found["zooKeeperWritesAChange"]) == (0, 0)
 
 

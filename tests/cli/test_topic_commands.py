@@ -195,6 +195,9 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     assert (kept.code, "holds 1 message: 1 stored" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
     assert (gone.code, "removed group audit with 1 message" in gone.out) == (0, True)
+    rmq.topic("More", groups=["", "audit"])
+    gone = rmq("alter", "More", "--remove-group", "audit", "--json").json
+    assert (gone["removedGroup"], gone["messages"]) == ("audit", 0)
 
 
 def test_an_error_names_the_flag_and_the_command_beside_what_python_calls(rmq):
@@ -256,6 +259,8 @@ def test_a_topic_is_held_which_show_and_consume_tell(rmq):
     queue.send(["later"], delay="1h")
     held = rmq("hold", "Orders", "1h")
     assert held.out == "Orders: held; no consumer gets new messages for 1h\n"
+    held = rmq("hold", "Orders", "1h", "--group", "default", "--json")  # failed before: no delay
+    assert held.json == {"topic": "Orders", "group": "default", "delayMs": 3_600_000}
     until = rmq("show", "Orders", "--json").json["groups"][0]["heldUntil"]
     assert f"group default, held until {until}\n" in rmq("show", "Orders").out
     done = rmq("consume", "Orders")
