@@ -19,6 +19,8 @@ from rmq_spark.cli import programs
 from rmq_spark.inspect.fields import time_text
 from rmq_spark.inspect.prometheus import dashboard_json
 from rmq_spark.local.redis import free_port
+from rmq_spark.local.zookeeper import LocalEnsemble
+from rmq_spark.ownership.nodes import new_client
 
 from ..servers import NOBODYS_PORT
 from .running import COMMAND, started
@@ -252,6 +254,30 @@ def test_doctor_uses_the_options_of_zookeeper(rmq, zookeeper):
         done = rmq(*options, "doctor", "--no-spark", "--json")
         found = {one["what"]: one for one in done.json}["ZooKeeper"]
         assert (found["state"], "Zk-word" in done.out) == (state, False)
+
+
+def test_doctor_says_that_zookeeper_answered_also_if_it_ends_then(monkeypatch):
+    """Failed before: it asked once more, and ended with a traceback, or waited for ever."""
+    with LocalEnsemble() as own:
+
+        def connected(options):
+            client = new_client(options)
+            own.servers[0].kill()
+            return client
+
+        monkeypatch.setattr("rmq_spark.ownership.nodes.new_client", connected)
+        assert doctor_module.check_zookeeper({"hosts": own.hosts}).state == "ok"
+
+
+@pytest.mark.parametrize("said", ["", "\\377"])
+def test_doctor_refuses_a_program_that_is_no_python(monkeypatch, tmp_path, said):
+    """Failed before: it ended with a traceback."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '{said}'\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(program))
+    found = doctor_module.check_python()
+    assert (found.state, found.seen) == ("FAIL", f"{program} does not run or has no rmq-spark")
 
 
 def test_doctor_counts_the_replicas_that_sends_wait_for(rmq, own_redis):
