@@ -27,9 +27,9 @@ from rmq_spark.inspect.sizing import (
     deployment_size,
     measure_message_bytes,
 )
-from rmq_spark.jobs.program import main
+from rmq_spark.jobs.program import OWNS_SLOTS, main
 from rmq_spark.local.redis import LocalRedis, bindable
-from rmq_spark.options import in_url
+from rmq_spark.options import ZOOKEEPER, in_url
 from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.redis.failures import denied_command
 
@@ -183,13 +183,14 @@ def job(
     A job is a program for a schedule. Connection options before the command are passed to the job.
     rmq job --help lists the jobs. relay_outbox and expire need no Spark.
     """
+    # The job's own options come last, so that they override those of the connection.
+    name, own = (arguments or [])[:1], (arguments or [])[1:]
     connection = [
         part
         for option, value in session_of(context).options.items()
+        if name == [OWNS_SLOTS] or not option.startswith(ZOOKEEPER)
         for part in ("--option", f"{option}={value}")
     ]
-    # The job's own options come last, so that they override those of the connection.
-    name, own = (arguments or [])[:1], (arguments or [])[1:]
     is_named = name and not name[0].startswith("-")
     raise typer.Exit(main([*name, *(connection if is_named else []), *own]))
 

@@ -35,6 +35,8 @@ MODULES = {
     "expire": "rmq_spark.jobs.maintain",
     "report": "rmq_spark.jobs.maintain",
 }
+# The job that accepts the options of ZooKeeper: it may own slots.
+OWNS_SLOTS = "export"
 # What the extra spark installs.
 _OF_SPARK = {"pyspark", "py4j", "pyarrow", "numpy", "pandas"}
 DESCRIPTION = "Run a job: a program for a schedule, described in docs/jobs.md."

@@ -90,6 +90,8 @@ def test_a_job_gets_the_options_of_the_connection_and_its_own(rmq):
     rmq.topic()
     done = rmq("job", "expire", "--topics", "Ord.*")
     assert (done.code, done.out) == (0, "Orders: 0 messages given back\n"), done.err
+    # Failed before: the job refused the options of zookeeper, which it does not need.
+    assert rmq("-o", "zookeeper.hosts=h:1", "job", "expire", "--topics", "Ord.*") == done
     assert rmq("job", "expire", "--help").out.startswith("usage: rmq job expire ")
     assert "Accepted: send, relay_outbox, export" in rmq("job").err
     for wrong in (["job"], ["job", "expires"], ["job", "expire", "--topic", "("]):
