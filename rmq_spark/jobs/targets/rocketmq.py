@@ -208,7 +208,7 @@ def client_module() -> Any:
             import rocketmq
         except ImportError as error:
             raise JobFailed(
-                "--to rocketmq needs the package rocketmq-python-client: pip install '.[rocketmq]'."
+                "--to rocketmq needs rocketmq-python-client: pip install 'rmq-spark[rocketmq]'"
             ) from error
         finally:
             os.environ.pop("HOME")
