@@ -159,8 +159,8 @@ def _spooled(
     place = Folder(spark, folder)
     if not place.has(KEPT):
         being_written = f"writing-{uuid.uuid4().hex}"
-        read().write.parquet(place.path(being_written))
         try:
+            read().write.parquet(place.path(being_written))
             _check(spark.read.parquet(place.path(being_written)), sink)
             place.move(being_written, KEPT)
         finally:

@@ -107,6 +107,18 @@ def test_a_run_may_have_no_rows(trade, run):
     assert run("sunday") == "0 rows sent: the run sunday has none, or was sent before"
 
 
+def test_a_run_whose_rows_cannot_be_read_leaves_no_file(trade):
+    """Failed before: each start left the folder into which it had begun to write."""
+    source = files(trade, 1, 2)
+    failing = ("--select", "raise_error('unreadable') AS content", "--topic", "Orders")
+    with pytest.raises(Exception, match="unreadable"):
+        trade.job(
+            *("send", *source, *failing),
+            *("--run", "monday", "--checkpoint", trade.folder / "checkpoint"),
+        )
+    assert list((trade.folder / "checkpoint").glob("*/*")) == []
+
+
 def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch):
     has = send.Folder.has
     looked = []
