@@ -116,7 +116,8 @@ def serve(console: Console) -> Iterator[str]:
         ws="none",
     )
     web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, args=([listening],), name="rmq-console")
+    # The threads of its requests are daemons like it: one that waits for Redis holds up no end.
+    thread = threading.Thread(target=web.run, args=([listening],), name="rmq-console", daemon=True)
     thread.start()
     try:
         yield f"http://{in_url(host)}:{listening.getsockname()[1]}/"

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import math
 import secrets
 import threading
 import time
@@ -160,8 +161,8 @@ class Console:
         self.settings = settings
         self.ensemble = None if ensemble is None else LastingEnsemble(ensemble)
         self._connect = connect
-        self._broker: Broker | None = None
-        self._lock = threading.Lock()
+        self._connected: Broker | None = None
+        self._broker = Shared(self._connect_now, math.inf)
         self.sessions = Sessions()
         self.references = References()
         self.notes = Notes()
@@ -173,10 +174,11 @@ class Console:
     @property
     def broker(self) -> Broker:
         """The broker, connected at the first call that succeeds."""
-        with self._lock:
-            if self._broker is None:
-                self._broker = self._connect()
-            return self._broker
+        return self._broker.get()
+
+    def _connect_now(self) -> Broker:
+        self._connected = self._connect()
+        return self._connected
 
     def queue(self, topic: str, group: str | None) -> Queue:
         queue = self.broker.queue(topic, group=parse_group(group) if group else None)
@@ -211,8 +213,7 @@ class Console:
 
     def close(self) -> None:
         self.jobs.stop_all()
-        with self._lock:
-            if self._broker is not None:
-                self._broker.close()
+        if self._connected is not None:
+            self._connected.close()
         if self.ensemble is not None:
             self.ensemble.close()

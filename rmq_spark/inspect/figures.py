@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -76,10 +77,10 @@ class Row:
 
 
 class Shared(Generic[_T]):
-    """The result of a function, which all who ask for it at the same time share.
+    """The result of a function, or its error, which all who ask for it at the same time share.
 
     find: the function. It runs in one thread at a time. kept_s: for how long its result is also the
-    answer to those who ask later.
+    answer to those who ask later; an error is not.
     """
 
     def __init__(self, find: Callable[[], _T], kept_s: float = 0.0) -> None:
@@ -87,16 +88,21 @@ class Shared(Generic[_T]):
         self._kept_s = kept_s
         self._lock = threading.Lock()
         self._era = object()  # another one after each forget, which may come during a find
-        self._found: tuple[object, float, _T] | None = None  # its era, and when it was found
+        self._found: tuple[object, float, Future[_T]] | None = None  # its era, and until when
 
     def get(self) -> _T:
         asked_s = time.monotonic()
         with self._lock:
             era, found = self._era, self._found
-            if found is None or found[0] is not era or found[1] + self._kept_s < asked_s:
-                result = self._find()
-                found = self._found = era, time.monotonic(), result
-            return found[2]
+            if found is None or found[0] is not era or found[1] < asked_s:
+                answer, kept_s = Future[_T](), self._kept_s
+                try:
+                    answer.set_result(self._find())
+                except Exception as error:
+                    answer.set_exception(error)
+                    kept_s = 0.0
+                found = self._found = era, time.monotonic() + kept_s, answer
+        return found[2].result()
 
     def forget(self) -> None:
         self._era = object()

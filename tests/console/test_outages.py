@@ -1,6 +1,13 @@
 """Redis goes away, and comes back."""
 
+import threading
 from urllib.parse import quote
+
+import pytest
+
+from rmq_spark.console.auth import ConsoleSettings
+from rmq_spark.console.state import Console
+from rmq_spark.errors import ServerUnavailable
 
 from ..security.credentials import PREFIX, SECRET, permit
 from .site import running
@@ -29,6 +36,38 @@ def test_a_console_that_starts_without_redis_shows_it_when_it_comes(own_redis):
         assert "cannot be reached" in site.page("/topics", 503)
         own_redis.start()
         assert "There are no topics yet" in site.page("/topics")
+
+
+def test_the_end_does_not_wait_for_a_request_that_connects():
+    """Failed before: a stop waited until all requests had tried to connect, one by one."""
+    begun, go_on, waited = threading.Event(), threading.Event(), []
+
+    def connect():
+        begun.set()
+        waited.append(go_on.wait(10))
+        raise ServerUnavailable("away")
+
+    console = Console(ConsoleSettings(), connect)
+
+    def ask():
+        with pytest.raises(ServerUnavailable):
+            _ = console.broker
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    assert begun.wait(60)
+    console.close()
+    go_on.set()
+    asker.join()
+    assert waited == [True]
+
+
+def test_no_thread_of_the_console_keeps_a_program_from_its_end(site):
+    """Failed before: requests that wait for Redis did, for minutes."""
+    site.page("/topics")
+    of_console = ("rmq-console", "AnyIO worker thread")
+    found = {of.name: of.daemon for of in threading.enumerate() if of.name in of_console}
+    assert found == dict.fromkeys(of_console, True)
 
 
 def test_a_password_is_on_no_page(own_redis):

@@ -52,16 +52,27 @@ def test_a_look_finds_the_consumers_of_each_topic(many):
     assert [one.state for one in check_topics(many)] == [OK]
 
 
-def test_those_who_ask_at_the_same_time_share_a_result():
+@pytest.mark.parametrize("fails", [False, True])
+def test_those_who_ask_at_the_same_time_share_a_result_or_an_error(fails):
+    """Failed before: after an error, each of them tried again, one after another."""
     calls, go_on, answers = [], threading.Event(), []
 
     def find():
         calls.append(len(calls))
         assert go_on.wait(60)
+        if fails:
+            raise ServerUnavailable(calls[-1])
         return calls[-1]
 
-    shared = Shared(find)
-    askers = [threading.Thread(target=lambda: answers.append(shared.get())) for _ in range(4)]
+    shared = Shared(find, 3600 if fails else 0)  # an error is not kept
+
+    def answer():
+        try:
+            return shared.get()
+        except ServerUnavailable as error:
+            return error.args[0]
+
+    askers = [threading.Thread(target=lambda: answers.append(answer())) for _ in range(4)]
     for asker in askers:
         asker.start()
 
@@ -78,7 +89,7 @@ def test_those_who_ask_at_the_same_time_share_a_result():
     for asker in askers:
         asker.join()
     assert answers == [0] * 4
-    assert shared.get() == 1  # who asks later gets a new one
+    assert answer() == 1  # who asks later gets a new one
 
 
 def test_a_result_is_kept_as_long_as_it_is_wanted():
@@ -115,18 +126,3 @@ def test_rates_of_topics_that_are_gone_are_forgotten(broker):
     assert len(rates.line("T2", "audit")) == 1
     assert rates.line("T1", "audit") == []
     assert rates._before.keys() == rates._rates.keys() == {("T2", "default"), ("T2", "audit")}
-
-
-def test_a_failure_is_not_kept():
-    answers = iter([ServerUnavailable("away"), "there"])
-
-    def find():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    shared = Shared(find)
-    with pytest.raises(ServerUnavailable):
-        shared.get()
-    assert shared.get() == "there"
