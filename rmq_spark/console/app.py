@@ -66,7 +66,9 @@ LONGEST_END_S = 15
 MOST_REQUESTS = 200
 # Browsers read a backslash as a slash, and two slashes as the beginning of a host.
 _OWN_ADDRESS = re.compile(r"/(?![/\\])[!-~]*")
-_THOUSAND, _MILLION = 10_000, 10_000_000
+# From these numbers on, a count is shown in thousands, and in millions.
+_IN_THOUSANDS, _IN_MILLIONS = 10_000, 10_000_000
+_UNSURE = "The change, or a part of it, may have been made: look before you repeat it."
 LINE_WIDTH, LINE_HEIGHT = 120, 24
 # A line shows so many seconds, and is broken where nobody looked for longer than a gap.
 SECONDS_SHOWN = 300.0
@@ -189,10 +191,9 @@ async def _change(console: Console, change: Change, request: Request) -> Respons
     subject = request.path_params["subject"]
     try:
         note = await run_in_threadpool(change, console, form, user, subject)
-    except ServerError:
-        raise
     except RmqError as error:
-        note = Note(str(error), failed=True)
+        unsure = f" {_UNSURE}" if isinstance(error, ServerError) else ""
+        note = Note(f"{error}{unsure}", failed=True)
     console.changed()
     back = _own_page(field_of(form, "back")).include_query_params(note=console.notes.keep(note))
     return RedirectResponse(str(back), 303)
@@ -274,9 +275,9 @@ def count(number: float | None) -> str:
     """Format a number for a table: 9,876, then 98.7k and 98.7M."""
     if number is None:
         return ""
-    if number >= _MILLION:
+    if number >= _IN_MILLIONS:
         return f"{number / 1_000_000:,.1f}M"
-    if number >= _THOUSAND:
+    if number >= _IN_THOUSANDS:
         return f"{number / 1000:,.1f}k"
     return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
 

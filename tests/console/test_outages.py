@@ -38,6 +38,20 @@ def test_a_console_that_starts_without_redis_shows_it_when_it_comes(own_redis):
         assert "There are no topics yet" in site.page("/topics")
 
 
+def test_a_change_without_redis_leads_to_a_page_that_recovers(own_redis):
+    """Failed before: the page that said so fetched the address of the form, for ever."""
+    with running(own_redis.url, allow_changes=True) as site:
+        site.broker.create("Orders", "FixedTime", 1)
+        own_redis.kill()
+        failed = site.post("/topics/Orders/pause", status=503)
+        own_redis.start()
+        again = site.page(str(failed.url))
+    assert "data-every" in failed.text
+    for text in (failed.text, again):
+        assert "cannot be reached" in text
+        assert "may have been made" in text
+
+
 def test_the_end_does_not_wait_for_a_request_that_connects():
     """Failed before: a stop waited until all requests had tried to connect, one by one."""
     begun, go_on, waited = threading.Event(), threading.Event(), []
