@@ -29,7 +29,14 @@ from starlette.staticfiles import StaticFiles
 import rmq_spark
 from rmq_spark.client.schedules import seen
 from rmq_spark.console.actions import CHANGES, Change, field_of
-from rmq_spark.console.auth import SESSION_S, Guard, cookie_name, note_wrong_token
+from rmq_spark.console.auth import (
+    SESSION_S,
+    Guard,
+    cookie_name,
+    cookie_of,
+    is_api,
+    note_wrong_token,
+)
 from rmq_spark.console.pages import (
     SPANS,
     MessageGone,
@@ -136,7 +143,7 @@ def create_app(console: Console) -> Starlette:
 
     routes: list[Route | Mount] = [
         Route("/login", partial(_login, console), methods=["GET", "POST"]),
-        Route("/logout", _logout, methods=["POST"]),
+        Route("/logout", partial(_logout, console), methods=["POST"]),
         Mount("/static", StaticFiles(packages=[("rmq_spark.console", "static")])),
     ]
     for path, template, view in PAGES:
@@ -239,7 +246,8 @@ async def _login(console: Console, request: Request) -> Response:
     return answer
 
 
-async def _logout(request: Request) -> Response:
+async def _logout(console: Console, request: Request) -> Response:
+    console.sessions.end(cookie_of(request))
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
     return answer
@@ -247,7 +255,7 @@ async def _logout(request: Request) -> Response:
 
 async def _failed(console: Console, request: Request, error: Exception) -> Response:
     status, text = _status_of(error), _text_of(error)
-    if request.url.path.startswith("/api/"):
+    if is_api(request.url.path):
         return _json({"error": text}, status)
     if request.scope.get("user") is None:
         return PlainTextResponse(f"{printable(text)}\n", status)

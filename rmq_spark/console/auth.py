@@ -27,6 +27,8 @@ _ACCEPTED_TOKENS = (
 _REMEDY = 'Make one: echo "anna $(openssl rand -hex 24)" > console-tokens; chmod 600 console-tokens'
 _log = logging.getLogger(__name__)
 SESSION_S = 12 * 3600
+# Of more sessions than these, the oldest ends.
+SESSIONS_KEPT = 10_000
 # How long the answer to a wrong token takes, so that nobody can try many.
 WRONG_TOKEN_S = 0.5
 # Without a token, everybody who reaches the address is the same user.
@@ -34,7 +36,7 @@ LOCAL_USER = "local"
 _SAFE = ("GET", "HEAD")
 _OPEN_PATHS = ("/login", "/static/")
 # Anything else, such as a slash, could pass for a part of the path.
-_HOST = re.compile(r"\[?(?P<name>[A-Za-z0-9._:-]*?)\]?(:[0-9]{1,5})?")
+_HOST = re.compile(r"\[?(?P<name>[A-Za-z0-9._:-]*?)\]?(:(?P<port>[0-9]{1,5}))?")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -133,31 +135,32 @@ def read_tokens(file: Path) -> dict[str, str]:
 
 
 class Sessions:
-    """Signed texts for browsers, until the process ends: a session, and the mark in forms."""
+    """The sessions of browsers, and the marks in their forms, until the process ends."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
+        self._sessions: dict[str, tuple[str, float]] = {}  # user and end of each, by its cookie
 
     def new(self, user: str) -> str:
-        text = f"{user}:{int(time.time()) + SESSION_S}"
-        return f"{text}:{self._sign('session', text)}"
+        cookie = secrets.token_urlsafe(32)
+        self._sessions[cookie] = user, time.time() + SESSION_S
+        if len(self._sessions) > SESSIONS_KEPT:
+            self.end(next(iter(self._sessions)))
+        return cookie
 
     def user_of(self, cookie: str) -> str | None:
-        text, _, signature = cookie.rpartition(":")
-        if not hmac.compare_digest(signature.encode(), self._sign("session", text).encode()):
-            return None
-        user, _, until = text.rpartition(":")
-        return user if time.time() < int(until) else None
+        user, until_s = self._sessions.get(cookie, (None, 0.0))
+        return user if time.time() < until_s else None
+
+    def end(self, cookie: str) -> None:
+        self._sessions.pop(cookie, None)
 
     def form_mark(self, user: str) -> str:
         """Return what each form of a user carries, and no other site can know."""
-        return self._sign("form", user)
+        return hmac.new(self._key, user.encode(), hashlib.sha256).hexdigest()
 
     def is_form_mark(self, user: str, mark: str) -> bool:
         return hmac.compare_digest(mark.encode(), self.form_mark(user).encode())
-
-    def _sign(self, purpose: str, text: str) -> str:
-        return hmac.new(self._key, f"{purpose} {text}".encode(), hashlib.sha256).hexdigest()
 
 
 class Guard:
@@ -207,7 +210,7 @@ class Guard:
         path = request.scope["path"]  # not that of request.url, which holds the host as well
         if request.scope["user"] is not None or path.startswith(_OPEN_PATHS):
             return None
-        if path.startswith("/api/"):
+        if is_api(path):
             text = "A token is needed. Send it as the header Authorization: Bearer TOKEN.\n"
             return PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
         asked = str(request.url.replace(scheme="", netloc=""))
@@ -219,7 +222,7 @@ class Guard:
             return LOCAL_USER
         if token := _token_in(request):
             return self._settings.user_of(token)
-        user = self._sessions.user_of(request.cookies.get(cookie_name(request), ""))
+        user = self._sessions.user_of(cookie_of(request))
         return user if user in self._settings.tokens else None
 
 
@@ -237,7 +240,16 @@ async def note_wrong_token(request: Request) -> None:
 
 def cookie_name(request: Request) -> str:
     """Name the cookie after the port: a browser has the same cookies for all ports of a host."""
-    return f"rmq-console-{request.url.port or 'default'}"
+    found = _HOST.fullmatch(request.headers.get("host", ""))
+    return f"rmq-console-{(found and found['port']) or 'default'}"
+
+
+def cookie_of(request: Request) -> str:
+    return request.cookies.get(cookie_name(request), "")
+
+
+def is_api(path: str) -> bool:
+    return f"{path}/".startswith("/api/")
 
 
 def is_same_site(headers: Mapping[str, str], host: str) -> bool:

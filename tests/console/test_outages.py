@@ -20,7 +20,14 @@ def test_while_redis_is_gone_pages_say_so_and_they_recover(own_redis):
         assert "Orders" in site.page("/topics")
         own_redis.kill()
         site.console.changed()  # else the last look is shown for two more seconds
-        for path in ("/topics", "/topics/Orders", "/topics/Orders/dead", "/consumers", "/server"):
+        for path in (
+            "",
+            "/topics",
+            "/topics/Orders",
+            "/topics/Orders/dead",
+            "/consumers",
+            "/server",
+        ):
             assert "cannot be reached" in site.page(path, 503)
             assert "cannot be reached" in site.json(path, 503)["error"]
         assert "data-every" in site.page("/topics", 503)
