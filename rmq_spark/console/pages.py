@@ -14,11 +14,9 @@ from rmq_spark.console.state import Console, LastingEnsemble
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.inspect.browse import (
     ENTRIES_A_SEARCH,
-    Found,
     Wanted,
     browse,
     deaths_from,
-    find_named,
     read_entry,
 )
 from rmq_spark.inspect.checks import FAIL, WARN
@@ -285,14 +283,16 @@ def messages(console: Console, query: Query, name: str) -> dict[str, Any]:
         raise InvalidOption(
             "A search is not accepted with --hide-contents: it would show what is in messages."
         )
-    if text and by == "name":
-        entries = find_named(queue, kind, text.encode())
-        found = Found(entries, len(entries), None)
-    else:
-        wanted = _wanted(text.encode(), by, reason)
-        after = _position_of(console, query.get("after", ""))
-        most = LIMIT.parse(query.get("limit") or str(MESSAGES_A_PAGE))
-        found = browse(queue, kind, slots=slots, after=after, most=most, wanted=wanted)
+    name_wanted = text.encode() if text and by == "name" else None
+    found = browse(
+        queue,
+        kind,
+        slots=slots,
+        after=_position_of(console, query.get("after", "")),
+        most=LIMIT.parse(query.get("limit") or str(MESSAGES_A_PAGE)),
+        wanted=_wanted(b"" if name_wanted else text.encode(), reason),
+        name=name_wanted,
+    )
     sizes = queue.ask(reading.sizes, [kind], slots or queue.slots)
     return {
         **_topic_of(queue),
@@ -338,13 +338,12 @@ def _position_of(console: Console, reference: str) -> Position | None:
     return found
 
 
-def _wanted(text: bytes, by: str, reason: str) -> Wanted | None:
+def _wanted(text: bytes, reason: str) -> Wanted | None:
     if not text and not reason:
         return None
 
     def is_wanted(name: bytes, death: str | None) -> bool:
-        fits = not text or (name == text if by == "name" else name.startswith(text))
-        return fits and (not reason or class_of(death or "") == reason)
+        return name.startswith(text) and (not reason or class_of(death or "") == reason)
 
     return is_wanted
 
@@ -375,8 +374,9 @@ def message(console: Console, query: Query, name: str, reference: str) -> dict[s
     found = None if position is None else read_entry(queue, kind, position)
     if found is None:
         raise MessageGone(
-            "The message is not in this queue any more: it was delivered, moved or deleted, or the "
-            "console was restarted. Look for it in the list again."
+            "The message is not in this queue any more: it was delivered, moved or deleted. Or the "
+            "console was restarted, or has listed many messages since. Look for it in the list "
+            "again."
         )
     entry, hidden = found[0], console.settings.hide_contents
     fields = entry_json(queue.definition.name, entry)

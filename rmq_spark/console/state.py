@@ -58,9 +58,13 @@ class Latest(Generic[_T]):
                 self._known[name] = thing, size
                 self._bytes += size
             self._known.move_to_end(name)
-            while self._bytes > self._most_bytes or len(self._known) > self._most:
+            # The last one stays, however large it is.
+            while len(self._known) > 1 and self._is_full():
                 self._bytes -= self._known.popitem(last=False)[1][1]
         return name
+
+    def _is_full(self) -> bool:
+        return self._bytes > self._most_bytes or len(self._known) > self._most
 
     def find(self, name: str) -> _T | None:
         with self._lock:

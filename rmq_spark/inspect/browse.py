@@ -12,6 +12,8 @@ from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Entry, Page, Position, Q
 ENTRIES_A_READ = 128
 # The most entries that one search reads, in about 0.1 s.
 ENTRIES_A_SEARCH = 8_000
+# A look ends before a message with which it would return more contents and keys than that.
+BYTES_A_LOOK = 16 * 2**20
 # Takes the content of a message (in a keyed topic, its key), and why it died if it is dead.
 Wanted = Callable[[bytes, str | None], bool]
 
@@ -32,24 +34,35 @@ def browse(
     after: Position | None = None,
     most: int = 50,
     wanted: Wanted | None = None,
+    name: bytes | None = None,
 ) -> Found:
     """Read up to ``most`` messages of one queue, slot by slot, in the order of delivery.
 
-    slots: None for all. after: the message to continue after. wanted: which messages to return; it
-    reads at most ENTRIES_A_SEARCH to find them. Each call to Redis reads at most ENTRIES_A_READ.
+    Returns one message, or at most BYTES_A_LOOK. slots: None for all. after: the message to
+    continue after. wanted: which messages to return; it reads at most ENTRIES_A_SEARCH to find
+    them. name: a content or key; None for all. Each call to Redis reads at most ENTRIES_A_READ.
     """
     size = min(most, ENTRIES_A_READ) if wanted is None else ENTRIES_A_READ
     found: list[tuple[Entry, Position]] = []
-    looked, last = 0, after
-    for page in pages_from(queue, kind, after, slots=slots, size=size):
+    looked, last, left = 0, after, BYTES_A_LOOK
+    pages = (
+        pages_from(queue, kind, after, slots=slots, size=size)
+        if name is None
+        else _copies(queue, kind, after, name, slots)
+    )
+    for page in pages:
         reasons = page.reasons()
-        for at, name in enumerate(page.contents):
+        for at, content in enumerate(page.contents):
             if len(found) == most or (wanted and looked == ENTRIES_A_SEARCH):
                 return Found(found, looked, last)
+            if wanted is None or wanted(content, reasons[at]):
+                entry = next(page.only([at]).entries())
+                left -= len(entry.content or b"") + len(entry.key or b"")
+                if found and left < 0:
+                    return Found(found, looked, last)
+                found.append((entry, page.position(at)))
             last = page.position(at)
             looked += 1
-            if wanted is None or wanted(name, reasons[at]):
-                found.append((next(page.only([at]).entries()), last))
     return Found(found, looked, None)
 
 
@@ -81,7 +94,7 @@ def pages_from(
     size: int | None = None,
 ) -> Iterator[Page]:
     """Yield the rest of a queue after a message, slot by slot. None: all slots, ENTRIES_A_READ."""
-    asked = [slot for slot in slots or queue.slots if after is None or slot >= after.slot]
+    asked = _slots_from(queue, slots, after)
     sizes = queue.ask(reading.sizes, [kind], asked)
     for slot, held in zip(asked, sizes, strict=True):
         if held:
@@ -89,15 +102,18 @@ def pages_from(
             yield from walk(queue, kind, slot, scores, at, size or ENTRIES_A_READ)
 
 
-def find_named(queue: Queue, kind: QueueKind, name: bytes) -> list[tuple[Entry, Position]]:
-    """Find the messages of a queue with a content or key, in all slots."""
-    found = queue.ask(reading.find, {slot: [name] for slot in queue.slots})
-    return [
-        (next(page.entries()), page.position(0))
-        for copies in found
-        for page in copies
-        if page.kind is kind
-    ]
+def _slots_from(queue: Queue, slots: Sequence[int] | None, after: Position | None) -> list[int]:
+    return [slot for slot in slots or queue.slots if after is None or slot >= after.slot]
+
+
+def _copies(
+    queue: Queue, kind: QueueKind, after: Position | None, name: bytes, slots: Sequence[int] | None
+) -> list[Page]:
+    """Return the messages of a queue with a content or key, each as a page, from one of them on."""
+    found = queue.ask(reading.find, {slot: [name] for slot in _slots_from(queue, slots, after)})
+    pages = [page for copies in found for page in copies if page.kind is kind]
+    places = [page.position(0) for page in pages]
+    return pages[places.index(after) + 1 if after in places else 0 :]
 
 
 def read_entry(queue: Queue, kind: QueueKind, position: Position) -> tuple[Entry, Position] | None:

@@ -7,7 +7,9 @@ import pytest
 import redis
 
 from rmq_spark.client import Message
+from rmq_spark.console import state
 from rmq_spark.console.app import PAGES
+from rmq_spark.inspect import browse
 from rmq_spark.inspect.checks import FAIL, OK
 from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.topics.reasons import class_of
@@ -173,6 +175,52 @@ def test_messages_are_searched_by_prefix_and_by_name(stocked):
     assert [one["preview"] for one in named["messages"]] == [content]
     keyed = stocked.json("/topics/Prices/messages?by=name&find=sku-1")
     assert [one["keyPreview"] for one in keyed["messages"]] == ["sku-1"]
+
+
+def test_an_exact_search_heeds_slot_reason_and_limit(site):
+    """Failed before: it listed all copies in all slots at once."""
+    site.broker.create("Orders", "FixedTime", 4, max_retries=0)
+    queue = site.broker.queue("Orders")
+    bases = {queue.definition.slot_of(basis): basis for basis in map(str, range(50))}
+    queue.send([Message("x", slot_basis=basis, fixed_time=1) for basis in bases.values()])
+    with site.broker.consumer("Orders", "billing") as consumer:
+        batch = consumer.poll(4)
+        for one in batch:
+            batch.rollback([one], reason="Broken: x" if one.slot else "lease ran out")
+    path = "/topics/Orders/messages?queue=dead&by=name&find=x"
+    assert _slots(site.json(path)) == [0, 1, 2, 3]
+    assert _slots(site.json(f"{path}&slot=2")) == [2]
+    assert _slots(site.json(f"{path}&reason=Broken")) == [1, 2, 3]
+    found, after = [], ""
+    while after is not None:
+        shown = site.json(f"{path}&reason=Broken&limit=2&after={after}")
+        found.append(_slots(shown))
+        after = shown["next"]
+    assert found == [[1, 2], [3]]
+
+
+def _slots(shown):
+    return [one["slot"] for one in shown["messages"]]
+
+
+def test_a_page_ends_where_its_messages_would_not_be_remembered(new_site, monkeypatch):
+    """Failed before: with large contents, the first links of a page were dead at once."""
+    for bound in (browse, "BYTES_A_LOOK"), (state, "BYTES_REMEMBERED"):
+        monkeypatch.setattr(*bound, getattr(*bound) // 1024)
+    site = new_site()
+    site.broker.create("Orders", "FixedTime", 1)
+    queue = site.broker.queue("Orders")
+    large = [5, 10, 15, 15, 15, 15, 65]
+    for at, size in enumerate(large):
+        queue.send([str(at).encode().ljust(size * 2**10, b"x")], fixed_time=at + 1)
+    found, after = [], ""
+    while after is not None:
+        shown = site.json(f"/topics/Orders/messages?after={after}")
+        for one in shown["messages"]:
+            site.page(f"/topics/Orders/messages/{one['ref']}")
+        found.append([one["bytes"] >> 10 for one in shown["messages"]])
+        after = shown["next"]
+    assert found == [[5, 10], [15], [15], [15], [15], [65]]
 
 
 def test_a_search_says_how_far_it_looked_and_goes_on(site, monkeypatch):
