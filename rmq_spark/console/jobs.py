@@ -3,7 +3,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -40,9 +40,9 @@ class JobState(StrEnum):
 class BulkJob:
     """A change of all dead messages of a queue, or of those that died of one class of reasons.
 
-    score: theirs in the store, for a requeue. until_ms: it leaves later deaths alone: a message
-    that dies again meanwhile must not come back again. total: the messages that were dead when it
-    began. looked, done: how many it has read, and changed.
+    class_of: how reasons are classed. score: theirs in the store, for a requeue. until_ms: it
+    leaves later deaths alone: a message that dies again meanwhile must not come back again. total:
+    the messages that were dead when it began. looked, done: how many it has read, and changed.
     """
 
     number: int
@@ -50,6 +50,7 @@ class BulkJob:
     queue: Queue
     user: str
     reason_class: str | None
+    class_of: Callable[[str], str]
     score: int
     until_ms: int
     total: int
@@ -100,7 +101,8 @@ class BulkJob:
         self.after = page.position(-1)
 
     def _chosen(self, page: Page) -> Page:
-        return page if self.reason_class is None else page.of_reason(self.reason_class)
+        reason = self.reason_class
+        return page if reason is None else page.of_reason(reason, self.class_of)
 
     def _end(self, state: JobState, error: str = "") -> None:
         self.error, self.state = error, state
@@ -130,7 +132,8 @@ class BulkJob:
 class BulkJobs:
     """The jobs of this process. They end with it; a new job does the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, class_of: Callable[[str], str]) -> None:
+        self._class_of = class_of
         self._jobs: dict[str, BulkJob] = {}  # by their numbers
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -142,9 +145,9 @@ class BulkJobs:
         until_ms = queue.now_ms() + 1
         with self._lock:
             self._check_free(queue)
-            job = BulkJob(
-                next(self._numbers), action, queue, user, reason_class, score, until_ms, total
-            )
+            chosen = reason_class, self._class_of
+            number = next(self._numbers)
+            job = BulkJob(number, action, queue, user, *chosen, score, until_ms, total)
             self._jobs[str(job.number)] = job
             if len(self._jobs) > JOBS_KEPT:
                 ended = (n for n, job in self._jobs.items() if job.state is not JobState.RUNNING)

@@ -44,7 +44,7 @@ from rmq_spark.protocol.pages import Bounds, Entry, Position, QueueKind
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import FLAGS, group_text
 from rmq_spark.topics.parsing import Option, duration, whole
-from rmq_spark.topics.reasons import class_of, printable
+from rmq_spark.topics.reasons import printable
 
 Query = Mapping[str, str]
 
@@ -161,7 +161,7 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
         "mergedShare": _share(figures.counters["merged"], figures.counters["accepted"]),
         "queues": queues_json(figures, now_ms),
         "counters": figures.counters,
-        "deaths": figures.deaths,
+        "deaths": _deaths(console, figures),
         "warnings": warnings_of(row),
         **_bars(queue, now_ms, query.get("span", "")),
         "slots": [
@@ -170,6 +170,13 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
         ],
         "consumers": consumers_json(holders, now_ms),
     }
+
+
+def _deaths(console: Console, figures: Figures) -> dict[str, int]:
+    found = Counter[str]()
+    for name, messages in figures.deaths.items():
+        found[console.class_of(name)] += messages
+    return found
 
 
 def _share(part: int, whole: int) -> float:
@@ -290,7 +297,7 @@ def messages(console: Console, query: Query, name: str) -> dict[str, Any]:
         slots=slots,
         after=_position_of(console, query.get("after", "")),
         most=LIMIT.parse(query.get("limit") or str(MESSAGES_A_PAGE)),
-        wanted=_wanted(b"" if name_wanted else text.encode(), reason),
+        wanted=_wanted(console, b"" if name_wanted else text.encode(), reason),
         name=name_wanted,
     )
     sizes = queue.ask(reading.sizes, [kind], slots or queue.slots)
@@ -338,12 +345,12 @@ def _position_of(console: Console, reference: str) -> Position | None:
     return found
 
 
-def _wanted(text: bytes, reason: str) -> Wanted | None:
+def _wanted(console: Console, text: bytes, reason: str) -> Wanted | None:
     if not text and not reason:
         return None
 
     def is_wanted(name: bytes, death: str | None) -> bool:
-        return name.startswith(text) and (not reason or class_of(death or "") == reason)
+        return name.startswith(text) and (not reason or console.class_of(death or "") == reason)
 
     return is_wanted
 
@@ -361,10 +368,14 @@ def _listed_json(
         "keyPreview": None if hidden or entry.key is None else content_text(entry.key),
         "bytes": len(entry.content or b""),
         "headers": len(entry.headers),
-        "reasonClass": class_of(entry.reason) if entry.reason is not None else None,
+        "reasonClass": _class_of(console, entry),
         "reason": None if hidden else own.get("reason"),
         "hidden": hidden,
     }
+
+
+def _class_of(console: Console, entry: Entry) -> str | None:
+    return None if entry.reason is None else console.class_of(entry.reason)
 
 
 def message(console: Console, query: Query, name: str, reference: str) -> dict[str, Any]:
@@ -390,7 +401,7 @@ def message(console: Console, query: Query, name: str, reference: str) -> dict[s
         "keyBytes": None if entry.key is None else len(entry.key),
         "hidden": hidden,
         "now": time_json(queue.now_ms()),
-        "reasonClass": class_of(entry.reason) if entry.reason is not None else None,
+        "reasonClass": _class_of(console, entry),
         "shown": None if hidden else content_shown(entry.content),
         "keyShown": None if hidden or entry.key is None else content_text(entry.key),
         "headersShown": []
@@ -448,7 +459,7 @@ def dead(console: Console, query: Query, name: str) -> dict[str, Any]:
     figures = queue.figures()
     reasons: dict[str, dict[str, Any]] = {}
     for reason, died_ms in found.reasons:
-        _count_death(reasons, reason, died_ms, console.settings.hide_contents)
+        _count_death(console, reasons, reason, died_ms)
     listed = sorted(reasons.values(), key=lambda one: (-one["messages"], one["reason"]))
     return {
         **_topic_of(queue),
@@ -461,16 +472,17 @@ def dead(console: Console, query: Query, name: str) -> dict[str, Any]:
             {**one, "first": time_json(one["first"]), "last": time_json(one["last"])}
             for one in listed
         ],
-        "diedEver": figures.deaths,
+        "diedEver": _deaths(console, figures),
         "hidden": console.settings.hide_contents,
     }
 
 
 def _count_death(
-    reasons: dict[str, dict[str, Any]], reason: str, died_ms: int, hidden: bool
+    console: Console, reasons: dict[str, dict[str, Any]], reason: str, died_ms: int
 ) -> None:
+    named, hidden = console.class_of(reason), console.settings.hide_contents
     new = {"messages": 0, "first": died_ms, "last": died_ms, "example": None}
-    of = reasons.setdefault(class_of(reason), {"reason": class_of(reason), **new})
+    of = reasons.setdefault(named, {"reason": named, **new})
     of["messages"] += 1
     of["first"] = min(of["first"], died_ms)
     if died_ms >= of["last"]:

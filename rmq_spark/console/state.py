@@ -22,6 +22,7 @@ from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol.pages import Position, QueueKind
 from rmq_spark.redis.permissions import Role
 from rmq_spark.topics.definition import group_text, parse_group
+from rmq_spark.topics.reasons import class_of, public_class_of
 
 if TYPE_CHECKING:
     from rmq_spark.ownership.nodes import MemberSeen
@@ -170,7 +171,8 @@ class Console:
         self.sessions = Sessions()
         self.references = References()
         self.notes = Notes()
-        self.jobs = BulkJobs()
+        self.class_of = public_class_of if settings.hide_contents else class_of
+        self.jobs = BulkJobs(self.class_of)
         self.rates = Rates(RATES_KEPT, LOOK_S / 2)
         self._look = Shared(self._look_now, LOOK_S)
         self._check = Shared(self._check_now, CHECK_S)

@@ -221,7 +221,7 @@ class Page:
             bodies=[self.bodies[at] for at in wanted] if self.bodies else [],
         )
 
-    def of_reason(self, reason_class: str) -> "Page":
+    def of_reason(self, reason_class: str, class_of: Callable[[str], str] = class_of) -> "Page":
         """Return the page with those of the dead that died of one class of reasons."""
         classes = [class_of(reason or "") for reason in self.reasons()]
         return self.only([at for at, one in enumerate(classes) if one == reason_class])

@@ -18,6 +18,8 @@ LONGEST_REASON = 500
 _OF_SCRIPTS = ("given back", "lease ran out", "expired")
 _CLASS = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?::|$)")
 _LONGEST_CLASS = 64
+# Names that programs give to classes of exceptions, and people hardly to anything else.
+_EXCEPTION = re.compile(r"(?:\w+\.)*(?:(?:[A-Z]+[a-z]+){2,}|[A-Z]\w*(?:Error|Exception))")
 # The files that are not the caller's own code, by where they are.
 _THIS_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _OF_PYTHON = tuple(os.path.join(sysconfig.get_path(n), "") for n in ("stdlib", "platstdlib"))
@@ -102,6 +104,13 @@ def class_of(reason: str) -> str:
     if not reason or reason in _OF_SCRIPTS:
         return reason or "none"
     return exception_class_of(reason) or "other"
+
+
+def public_class_of(reason: str) -> str:
+    """Return class_of, but "other" for what may be a word of somebody's text."""
+    found = class_of(reason)
+    is_known = found == "none" or found in _OF_SCRIPTS or _EXCEPTION.fullmatch(found)
+    return found if is_known else "other"
 
 
 def exception_class_of(reason: str) -> str | None:

@@ -196,6 +196,28 @@ def test_a_job_changes_all_dead_or_those_of_a_reason(site, orders, action, reaso
     assert "done" in site.page("/jobs")
 
 
+def test_with_hidden_contents_a_reason_of_one_word_is_another(new_site):
+    """Failed before: it passed for the class of an exception, and was shown."""
+    site = new_site(allow_changes=True, hide_contents=True)
+    site.broker.create("Orders", "FixedTime", 1, max_retries=0)
+    queue = site.broker.queue("Orders")
+    reasons = ["secret1", "secret2: x", "secret3 of bob", "", "lease ran out", "a.SomeFailure: x"]
+    for at, reason in enumerate([*reasons, "HTTPError"]):
+        bury(site, queue, [str(at)], reason)
+    counted = {"other": 3, "none": 1, "lease ran out": 1, "a.SomeFailure": 1, "HTTPError": 1}
+    dead = site.json(f"{ORDERS}/dead")
+    assert {one["reason"]: one["messages"] for one in dead["reasons"]} == counted
+    assert dead["diedEver"] == site.json(ORDERS)["deaths"] == counted
+    listed = f"{ORDERS}/messages?queue=dead"
+    [ref, *_] = refs(site, "dead")
+    for path in (f"{ORDERS}/dead", listed, ORDERS, f"{ORDERS}/messages/{ref}?queue=dead"):
+        assert "secret" not in site.page(path) + site.client.get(f"/api{path}").text
+    for number, (reason, found) in enumerate([("secret1", 0), ("other", 3)], 1):
+        assert len(site.json(f"{listed}&reason={reason}")["messages"]) == found
+        site.note(f"{ORDERS}/job", {"action": "purge", "reason": reason})
+        assert ended(site, number)["changed"] == found
+
+
 def test_a_job_leaves_alone_what_dies_after_it_began(site, orders):
     bury(site, orders, ["a", "b"], "Broken: x")
     slot = orders.definition.slot_of("a")
