@@ -39,6 +39,8 @@
 No error text contains a password. Addresses are shown without their credentials.
 """
 
+import re
+
 
 class RmqError(Exception):
     """The base class of all errors of rmq-spark."""
@@ -46,13 +48,25 @@ class RmqError(Exception):
 
 # The most characters of a value in an error.
 _LONGEST_SHOWN = 500
+# A password may hold what an address should not: spaces, slashes and @.
+_LOGIN = re.compile(r"://(?:\S*|[^/]*)@")
+
+
+def without_login(text: str) -> str:
+    """Return a text with *** for the login of each address in it."""
+    return _LOGIN.sub("://***@", text)
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value for an error, cut if it is long; its type if repr fails."""
+    """Return the repr of a value for an error, cut if it is long; its type if repr fails.
+
+    It shows no login of an address.
+    """
     try:
         # Of a long text, only the beginning, which is long enough to be cut below.
-        text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str | bytes) else value)
+        if isinstance(value, str | bytes):
+            value = value[: 10 * _LONGEST_SHOWN]
+        text = without_login(repr(value))
     except Exception:  # a number of more than 4300 digits, or an object of the user's
         return f"a value of type {type(value).__name__} that cannot be shown"
     return text if len(text) <= _LONGEST_SHOWN + len("''") else f"{text[:_LONGEST_SHOWN]}..."

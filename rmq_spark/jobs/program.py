@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from rmq_spark import process
 from rmq_spark.client.broker import Broker
-from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.errors import InvalidOption, RmqError, without_login
 from rmq_spark.inspect.logs import StderrHandler
 from rmq_spark.options import CONNECTION, KEY_PREFIX, TOPICS_OF_JOB, TRIGGER
 from rmq_spark.redis.connection import connection_of
@@ -88,9 +88,14 @@ def run_job(name: str) -> NoReturn:
     sys.exit(main([name, *sys.argv[1:]]))
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(without_login(message))
+
+
 def new_parser() -> argparse.ArgumentParser:
     """Build the parser of all jobs. It sets ``job`` to the Job that the arguments name."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rmq job",
         description=DESCRIPTION,
         epilog=EXIT_CODES,
@@ -150,7 +155,7 @@ def run(job: Job, given: argparse.Namespace) -> int:
         if not isinstance(error, RmqError) and not is_of_spark(error):
             raise
         text, code = _text_and_code(error)
-        print(printable(f"{job.name}: {text}", "\n"), file=sys.stderr)
+        print(printable(f"{job.name}: {without_login(text)}", "\n"), file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return process.INTERRUPTED

@@ -262,7 +262,7 @@ FILE = Parser(_readable_file, "a file that can be read")
 MOMENT = moment("ms since 1970")
 
 # In an address with a user, which somebody may give to an option that takes none.
-_PASSWORD = re.compile(r":[^:@\s]+@")
+_PASSWORD = re.compile(r":[^:@]+@")
 
 
 @dataclass(frozen=True)
@@ -285,6 +285,7 @@ class Option(Generic[T_co]):
 
     def parse(self, text: str) -> T_co:
         """Parse a text into the option's value. Raises InvalidOption."""
+        is_secret = self.is_secret or (isinstance(text, str) and _PASSWORD.search(text))
         try:
             if not isinstance(text, str):
                 raise NotAccepted
@@ -292,11 +293,11 @@ class Option(Generic[T_co]):
         except NotAccepted as refused:
             reason, accepted = refused.reason, refused.accepted or self.parser.accepted_plain
         except InvalidOption as error:
-            if not self.is_secret:
+            if not is_secret:
                 raise error.called(self.name) from None
             reason, accepted = "", self.parser.accepted_plain
         shown = f"{self.name}={quoted(text)} {reason}"
-        if self.is_secret or _PASSWORD.search(shown):
+        if is_secret:
             hidden = "its value is not shown: it may contain a password"
             shown = f"{self.name} is not accepted ({hidden})"
         remedy = f" {self.parser.remedy}" if self.parser.remedy else ""

@@ -151,10 +151,17 @@ def test_the_master_that_is_submitted_is_the_one(run, orders, tmp_path):
     assert "Could not parse Master URL: 'local[few]'" in err
 
 
-def test_an_option_without_a_name_is_not_shown(run):
-    code, out, err = run("expire", "-o", "sesame")
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-o", "sesame"], "-o is not accepted"),
+        (["--path", "s3a://me:sesame@bucket"], "arguments: --path s3a://***@bucket"),
+    ],
+)
+def test_a_refused_argument_does_not_show_a_password(run, arguments, told):
+    code, out, err = run("expire", *arguments)
     assert (code, out) == (2, "")
-    assert "-o is not accepted" in err
+    assert told in err
     assert "sesame" not in err
 
 
@@ -168,6 +175,7 @@ def test_an_option_without_a_name_is_not_shown(run):
         (PySparkException(f"{TRACE}rmq_spark.errors.InvalidMessage: Row 3"), 2, "Row 3"),
         (PySparkException(f"{TRACE}rmq_spark.errors.ServerFull: full"), 1, "full"),
         (PySparkException("[PATH_NOT_FOUND] no x\n'Project"), 1, "[PATH_NOT_FOUND] no x"),
+        (PySparkException("no s3a://me:sesame@bucket"), 1, "no s3a://***@bucket"),
         (KeyboardInterrupt(), 130, None),
     ],
 )

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 
 import pytest
 
@@ -57,6 +58,25 @@ def test_the_value_of_a_secret_is_in_no_error(read):
         "Accepted: abc. Ask for it."
     )
     assert "s3cret" not in trace.replace('refusal(code, "s3cret")', "")
+
+
+@pytest.mark.parametrize("option", DECLARED, ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3a://me:s3cret@bucket/folder",
+        "s3a://me:s3/s3cret@bucket",
+        "s3a://s3cret@bucket",
+        "me:s3cret@host,other",
+        f"s3a://me:s3cret {'x' * 600}@bucket",
+    ],
+)
+def test_the_login_of_an_address_is_in_no_error(option, address):
+    with suppress(InvalidOption):
+        option.parse(address)
+        return
+    said, _ = refusal(option, address)
+    assert "s3cret" not in said
 
 
 @pytest.mark.parametrize("value", [5, None, b"5", True])

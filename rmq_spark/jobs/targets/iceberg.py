@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructField, StructType
 
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, without_login
 from rmq_spark.jobs.program import ICEBERG, JobFailed
 from rmq_spark.jobs.spark_session import check_connector, java_causes
 from rmq_spark.jobs.targets.base import ExportBatch, Place, Target, Write, discard, write_accepted
@@ -302,7 +302,7 @@ def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, without its full stop."""
     java = java_causes(error)
     text = str(java[0].getMessage() if java else error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    return without_login(text.splitlines()[0].rstrip(".")) if text else type(error).__name__
 
 
 def conflict(table: str) -> JobFailed:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem
 
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, quoted, without_login
 from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.spark.options import Subscription
 from rmq_spark.topics.definition import group_text
@@ -48,8 +48,9 @@ def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
         raise
     except (OSError, ValueError) as error:
         raise InvalidOption(
-            f"checkpointLocation={path!r} cannot be read: {error}. Accepted: that of the query, as "
-            "an absolute path or a URI that pyarrow can read on the driver."
+            f"checkpointLocation={quoted(path)} cannot be read: {without_login(str(error))}. "
+            "Accepted: that of the query, as an absolute path or a URI that pyarrow can read on "
+            "the driver."
         ) from None
     last, done = max(planned, default=-1), max(finished, default=-1)
     return LoggedProgress(logged.get(done), logged.get(last) if last > done else None)

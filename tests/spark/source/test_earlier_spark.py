@@ -336,6 +336,14 @@ def test_a_place_that_cannot_be_read_is_refused(rmq, path):
         read_progress(path, subscription)
 
 
+@pytest.mark.parametrize("login", ["me:s3cret", "me:s3/s3cret", "me:s3 s3cret", "s3cret"])
+def test_the_login_of_a_place_that_cannot_be_read_is_not_shown(rmq, login):
+    subscription = parse_source_options(rmq.options(rmq.due(0))).subscription
+    with pytest.raises(InvalidOption, match=r"='what://[*]{3}@bucket/on'") as said:
+        read_progress(f"what://{login}@bucket/on", subscription)
+    assert "s3cret" not in str(said.value)
+
+
 def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, caplog):
     queue = rmq.due(5)
     options = {"releaseOnStop": "true", "checkpointLocation": "dbfs:/on"}
