@@ -128,7 +128,9 @@ class _Work:
                 self.failures.append(FailedRows(rows, Failure(reason)))
             elif not is_reported:
                 begun -= 1
-        self.first = self._up_to(begun)
+        # The report of a Hold gives back the rows behind it as unread.
+        holds = self.failures and self.failures[-1].failure.holds
+        self.first = self.rows if holds else self._up_to(begun)
 
     def _up_to(self, units: int) -> int:
         return self.first + units * (self.rows - self.first) // self.units

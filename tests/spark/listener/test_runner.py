@@ -19,8 +19,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_spark.client.receiving import child_process
 from rmq_spark.errors import UnusableFunction
+from rmq_spark.spark.listener import child
 from rmq_spark.spark.listener.child import InputFormat, Job
 from rmq_spark.spark.listener.runner import MessageRunner, Stopped
+from rmq_spark.topics.verdicts import Ending, Hold
 
 from ... import programs
 from ...processes import alive
@@ -237,6 +239,28 @@ def test_a_process_that_ends_takes_its_own_message_with_it(runner_for, notes, en
         ([n], reason) for n in (0, 3, 4, 6)
     ]
     assert notes.read() == list(range(7))
+
+
+def test_a_process_killed_after_the_report_of_a_hold_has_held_the_rows_behind_it(
+    runner_for, notes, monkeypatch
+):
+    def hold(row):
+        if row.n == 1:
+            raise Hold("1h")
+
+    def reply_and_end(process, kind, *values):
+        reply(process, kind, *values)
+        if kind == "failed":
+            os.kill(os.getpid(), signal.SIGKILL)  # before it has marked the rows
+
+    reply = child._Child._reply
+    monkeypatch.setattr(child._Child, "_reply", reply_and_end)
+    failures = runner_for(noting(notes.path, hold)).run(rows(4))
+    assert [(rows, failure.ending) for rows, failure in failures] == [
+        ([2, 3], Ending.UNREAD),
+        ([1], Ending.UNCHARGED),
+    ]
+    assert notes.read() == [0, 1]
 
 
 def test_a_process_killed_between_batches_costs_nothing(runner_for, notes):
