@@ -1,7 +1,9 @@
 """The columns of the source and of queues as tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -15,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.parsing import LAST_SHOWN_MS
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -53,6 +56,12 @@ TABLE_SCHEMA = StructType(
 _ON_REQUEST = [StructField("headers", HEADERS), StructField("expiresAt", TimestampType())]
 WHOLE_SOURCE_SCHEMA = StructType([*SOURCE_SCHEMA.fields, *_ON_REQUEST])
 WHOLE_TABLE_SCHEMA = StructType([*TABLE_SCHEMA.fields, *_ON_REQUEST])
+
+
+def times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
+    """Convert times to a column, none later than Python can show: Spark would fail all rows."""
+    shown = pc.min_element_wise(pa.array(times_ms, pa.int64()), LAST_SHOWN_MS, skip_nulls=False)
+    return shown.cast(pa.timestamp("ms", "UTC")).cast(of_type)
 
 
 def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:

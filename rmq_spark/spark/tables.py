@@ -35,6 +35,7 @@ from rmq_spark.protocol.pages import Bounds, Page, Scope
 from rmq_spark.redis.connection import ConnectionOptions, connection_of
 from rmq_spark.redis.server import shared_server
 from rmq_spark.spark.compatibility import arrow_schema
+from rmq_spark.spark.schemas import times
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import Option
 
@@ -194,20 +195,16 @@ def _column(page: Page, field: pa.Field) -> pa.Array:
         "content": lambda: _texts(page.payloads(), field.type),
         "key": lambda: _texts(page.keys(), field.type),
         "headers": lambda: pa.array(page.headers(), field.type),
-        "expiresat": lambda: _times(page.expire_at_ms(), field.type),
-        "duetime": lambda: _times(page.due_times_ms(), field.type),
+        "expiresat": lambda: times(page.expire_at_ms(), field.type),
+        "duetime": lambda: times(page.due_times_ms(), field.type),
         "priority": lambda: pa.array(page.priorities(), pa.int64()),
         "retriesleft": lambda: pa.array(page.retries_left(), pa.int32()),
-        "preparedat": lambda: _times(page.prepared_at_ms(), field.type),
-        "diedat": lambda: _times(page.died_at_ms(), field.type),
+        "preparedat": lambda: times(page.prepared_at_ms(), field.type),
+        "diedat": lambda: times(page.died_at_ms(), field.type),
         "consumer": lambda: pa.array(page.consumers(), pa.string()),
         "reason": lambda: pa.array(page.reasons(), pa.string()),
     }
     return builders[field.name.lower()]()
-
-
-def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
-    return pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(of_type)
 
 
 def _texts(texts: Sequence[bytes | None], of_type: pa.DataType) -> pa.Array:

@@ -23,6 +23,8 @@ _RELATIVE = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
 # is a mistake, except 0.
 _EARLIEST_TYPED_MS = 10**11
 _START = datetime(1970, 1, 1, tzinfo=UTC)
+# The last ms that Python can show in every time zone: no zone is a day away from UTC.
+LAST_SHOWN_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000) - 1
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 _DECIMAL = re.compile(r"\s*[0-9]*\.?[0-9]+\s*")
 _MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits

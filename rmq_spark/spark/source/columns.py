@@ -1,7 +1,6 @@
 """The columns of the source, built from claims."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -11,11 +10,9 @@ import pyarrow.compute as pc
 
 from rmq_spark.protocol.bodies import Body, PackedBodies, bytes_before_payload, payloads_of
 from rmq_spark.protocol.claims import Claim
+from rmq_spark.spark.schemas import times
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import MOST_RETRIES, SUSPECT_LEVEL
-
-# The last ms that Python can show in every time zone: no zone is a day away from UTC.
-LAST_SHOWN_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000) - 1
 
 
 class MessageColumns:
@@ -32,7 +29,7 @@ class MessageColumns:
             "key": lambda: self._key(field.type),
             "content": lambda: self._content(field.type),
             "headers": lambda: self._headers(field.type),
-            "expiresat": lambda: self._expires_at(field.type),
+            "expiresat": lambda: times([body.expires_at_ms for body in self._bodies], field.type),
             "topic": lambda: pa.repeat(self._topic.name, self.rows),
             "slot": lambda: self._repeated([claim.slot for claim in self._claims], np.int32),
             "duetime": lambda: self._due_time(field.type),
@@ -75,14 +72,6 @@ class MessageColumns:
             for body in self._bodies
         ]
         return pa.array(headers, of_type)
-
-    def _expires_at(self, of_type: pa.DataType) -> pa.Array:
-        """Return the times, none later than Python can show: Spark would fail the whole batch."""
-        ends = [
-            None if body.expires_at_ms is None else min(body.expires_at_ms, LAST_SHOWN_MS) * 1000
-            for body in self._bodies
-        ]
-        return pa.array(ends, pa.int64()).cast(of_type)
 
     def _repeated(self, values: Sequence[int], of_type: Any) -> pa.Array:
         return pa.array(np.repeat(np.array(values, of_type), self._counts))

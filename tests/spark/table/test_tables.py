@@ -11,6 +11,7 @@ from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.protocol import sending
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
+from rmq_spark.topics.keys import HIGHEST_SCORE
 
 from ...seeding import FAR_MS
 from ..driving import DUE, chained_text, refused
@@ -234,6 +235,17 @@ def test_a_table_of_the_catalog_is_read_by_sql(spark, dead_table, pushdown):
     assert spark.table(dead_table).count() == 2
     other = f"SELECT * FROM {dead_table} WITH (queue = 'retry')"
     assert contents(spark.sql(other)) == ["r0"]
+
+
+def test_times_beyond_pythons_calendar_are_shown_as_its_last_day(spark, rmq):
+    queue = rmq.queue("FixedTime", 1)
+    queue.send(["near"], fixed_time=FAR_MS, time_to_live=1)
+    queue.send(["far"], fixed_time=HIGHEST_SCORE, time_to_live=HIGHEST_SCORE // 2)
+    shown = spark.read.schema("content STRING, dueTime TIMESTAMP, expiresAt TIMESTAMP")
+    given = {"redis.url": rmq.url, "topic": queue.definition.name, "queue": "store"}
+    rows = shown.format("rmq").options(**given).load()
+    found = {row.content: [time and time.year for time in row[1:]] for row in rows.collect()}
+    assert found == {"near": [2286, 2286], "far": [9999, 9999]}
 
 
 def test_a_view_is_read_by_sql(spark, rmq, pushdown):
