@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 import numpy as np
@@ -129,10 +130,9 @@ class SinkWork:
         self._topics = SinkTopics(options, self._operation.creates)
         self._known: dict[str, TopicDefinition] = {}
         if options.topic is not None:
-            server = Server(options.connection)
-            self._known[options.topic] = self._topics.find(server, options.topic, self._check)
-            server.warn_if_not_on_disk()
-            server.close()
+            with closing(Server(options.connection)) as server:
+                self._known[options.topic] = self._topics.find(server, options.topic, self._check)
+                server.warn_if_not_on_disk()
         elif "topic" not in self._positions:
             raise InvalidOption(
                 "Neither an option nor a column names the topic. Accepted: "

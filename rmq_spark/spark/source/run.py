@@ -105,10 +105,14 @@ class QueryRun:
         self._sizer = None if target_ms is None else BatchSizer(target_ms / 1000)
         self._lease = LeaseTimer(options, start.consumer, self._run, start.seq)
         self._topics: dict[str, TopicRun] = {}
-        for queue in queues:
-            self._join(queue)
-        self._refreshed_s = time.monotonic()
-        self._listen()
+        try:
+            for queue in queues:
+                self._join(queue)
+            self._refreshed_s = time.monotonic()
+            self._listen()
+        except BaseException:  # nobody else can stop a run that is not open
+            self.stop(release=False)
+            raise
 
     def _known_run(self, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
         """Check the checkpoint, and return the highest run of its consumer that any slot knows."""

@@ -15,6 +15,7 @@ from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.topics.settings import ROCKETMQ_BACKOFF
 
+from ...waiting import wait_until
 from ..driving import DUE, refused
 from .test_bad_rows import write
 
@@ -334,3 +335,16 @@ def test_a_first_write_without_a_type_says_what_to_add(rmq):
     schema = StructType().add("content", StringType())
     with refused(UnknownTopic, "does not exist on redis://", '.option("topicType"', "RangeMerge"):
         rmq.writer(schema, topic=rmq.name())
+
+
+def test_a_refused_write_leaves_no_connection(rmq):
+    schema, redis = StructType().add("content", StringType()), rmq.broker.server.client
+
+    def connections():
+        return {one["id"] for one in redis.client_list()}
+
+    before = connections()
+    with pytest.raises(UnknownTopic) as error:  # whose traceback would keep the connection
+        rmq.writer(schema, topic=rmq.name())
+    wait_until(lambda: connections() <= before, "closed")
+    assert error.tb is not None

@@ -3,21 +3,23 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooClient
 from pyspark.errors import StreamingQueryException
 
 import rmq_spark
-from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
+from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable, TopicMismatch
 from rmq_spark.local.zookeeper import LocalEnsemble
+from rmq_spark.ownership.nodes import Nodes
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest, CommitResult
 from rmq_spark.spark.source.backlog import Backlog
 
 from ...seeding import open_run
 from ...waiting import wait_until
-from ..driving import contents, knows_available_now, names, refused
+from ..driving import Run, contents, knows_available_now, names, refused
 
 SLOTS = 4
 
@@ -239,6 +241,27 @@ def test_an_epoch_of_another_ensemble_is_an_error_that_names_the_remedy(rmq, own
     done = subprocess.run([*command, "lower-epochs", topic], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{topic}: epoch reset in 1 slot\n")
     assert sorted(contents(run.batch(start, planned(run, start)))) == names(8)
+
+
+def test_a_query_that_cannot_join_one_topic_joins_none(rmq, zookeeper, root, client):
+    queues = [rmq.queue("FixedTime", SLOTS) for _ in range(2)]
+    first, second = (Nodes(root, queue.definition.name) for queue in queues)
+    another = replace(queues[1].definition, slot_amount=2 * SLOTS)
+    client.create(second.definition, another.to_json().encode(), makepath=True)
+    given = rmq.options(queues[0], topics=",".join(queue.definition.name for queue in queues))
+    del given["topic"]
+
+    def members(of):
+        return len(client.get_children(of.members))
+
+    with Run({**given, "zookeeper.hosts": zookeeper.hosts, "zookeeper.root": root}) as run:
+        start = run.initial()
+        with pytest.raises(TopicMismatch):
+            run.plan(start)
+        client.delete(second.definition)
+        run.plan(start)
+        wait_until(lambda: all(map(members, (first, second))), "joined")
+        assert [members(of) for of in (first, second)] == [1, 1]
 
 
 def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
