@@ -20,9 +20,14 @@ local function backoff_ms(terms, left, content)
   return math.floor(wait * (1 - terms.jitter * chance))
 end
 
+-- The last second whose scores are below 2^53: above, they would be rounded to even numbers.
+local LAST_SECOND = 9007199254739
+
 -- Scores keep whole seconds beside the score for the store, less its sign; so a wait ends at the next full
 -- second.
-local function retry_score(due_ms, score) return math.ceil(due_ms / 1000) * 1000 + math.abs(score) end
+local function retry_score(due_ms, score)
+  return math.min(math.ceil(due_ms / 1000), LAST_SECOND) * 1000 + math.abs(score)
+end
 
 -- Returns the score for the store of a message in the retry queue.
 local function score_of_retry(score)

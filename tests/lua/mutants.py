@@ -1061,6 +1061,7 @@ MUTANTS = [
         ("redis.sha1hex(left .. content)", "redis.sha1hex(left)"),
         ("math.floor(until_ms / 1000) * 1000 + 1000", "math.floor(until_ms / 1000) * 1000"),
     ),
+    *of("include/retry_queue", "move", ("LAST_SECOND)", "2 ^ 53)")),
     *of(
         "include/retry_queue",
         "suspects claim",

@@ -29,6 +29,13 @@ def test_a_retry_that_waits_gets_the_end_of_its_wait_and_keeps_its_retries(slot)
     assert slot.retry == {b"m": 8_004, b"suspect": 8_000 - suspect(2, 3), b"other": 5_004}
 
 
+def test_a_retry_that_is_moved_as_far_as_can_be_keeps_its_retries(slot):
+    slot.put({b"due": 15})
+    slot.put_waiting({b"m": 5_015})
+    assert move(slot, [b"m", b"due"], 2**53) == 2
+    assert slot.retry == dict.fromkeys([b"m", b"due"], 2**53 // 1000 * 1000 - 985)
+
+
 @pytest.mark.parametrize("score", [3, -17, suspect(2, 3)])
 def test_a_retry_that_is_due_waits_until_then(slot, score):
     slot.put({b"m": score, b"other": 3})
