@@ -26,7 +26,11 @@ for k = 0, how_many - 1 do named[ARGV[CLAIM_NAMES + k]] = k end
 local records, by_name = read_records(claims)
 if not records then return by_name end -- an error
 for _, record in ipairs(records) do
-  if not named[record.name] then return {-1, unpack(redis.call('HKEYS', claims))} end
+  if not named[record.name] then
+    local names = redis.call('HKEYS', claims)
+    table.insert(names, 1, -1) -- unpack would take only 7999
+    return names
+  end
 end
 
 local found = {}

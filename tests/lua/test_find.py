@@ -34,6 +34,16 @@ def test_a_copy_in_each_queue_is_found(slot):
     assert found["dead"].died_at_ms == 1
 
 
+def test_more_claims_than_lua_unpacks_are_searched(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    client, claims = slot.queue.server.client, slot.queue.keys.claims(0)
+    others = dict.fromkeys((f"b:{n}:0" for n in range(1, 8001)), client.hget(claims, "a:1:0"))
+    client.hset(claims, mapping=others)
+    assert [entry.queue for entry in find(slot, b"m")] == ["prepare"]
+    client.hdel(claims, *others)  # they have no messages
+
+
 def test_a_retry_that_waits_is_found(slot):
     slot.put_waiting({b"m": 5_004})
     (entry,) = find(slot, b"m")
