@@ -130,9 +130,8 @@ class TopicRun:
 
     def update_slots(self) -> bool:
         """Update the slots, between batches. Returns whether the run gained any."""
-        before = self._epochs.keys()
-        self._epochs = self.ownership.between_batches()
-        return bool(self._epochs.keys() - before)
+        before, self._epochs = self._epochs, self.ownership.between_batches()
+        return self._epochs is not before and bool(self._epochs.keys() - before.keys())
 
     def is_another(self, definition: TopicDefinition) -> bool:
         """Return whether the topic was created again, as far as type and slots show that."""

@@ -7,6 +7,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.protocol.claims import SlotDue
 from rmq_spark.redis.notifications import Notifications
 from rmq_spark.redis.server import Server
+from rmq_spark.topics.keys import Keys
 
 # The most slots that an idle query asks in a second. A slot costs Redis and the reader about 10 us
 # each; a look into its store alone costs 1 us.
@@ -34,21 +35,23 @@ class Bell:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._stores: frozenset[str] = frozenset()
+        self._heard: set[tuple[Keys, range]] = set()
         self._notifications: Notifications | None = None
 
     def listen(self, queues: Iterable[Queue]) -> None:
-        stores = frozenset(queue.keys.store(slot) for queue in queues for slot in queue.slots)
-        if stores != self._stores:
+        # Without the names of all stores: an idle query of 65 536 slots would do nothing else.
+        heard = {(queue.keys, queue.slots) for queue in queues}
+        if heard != self._heard:
             self.close()
-            self._stores = stores
+            self._heard = heard
+            stores = (keys.store(slot) for keys, slots in heard for slot in slots)
             self._notifications = Notifications(self._server, stores)
 
     def close(self) -> None:
         if self._notifications is not None:
             self._notifications.close()
             self._notifications = None
-            self._stores = frozenset()
+            self._heard = set()
 
     @property
     def hears_all(self) -> bool:
