@@ -397,12 +397,12 @@ STATES = ("due", "delayed", "prepared", "retry", "dead")
 class Figures:
     """The sizes of a topic's queues, and its counters since it was created.
 
-    The counters are accepted, merged, claimed, committed, rolledBack, dead, cancelled, expired and
-    forgotten. accepted equals merged + committed + cancelled + dead + expired + the messages in all
-    queues except the dead queue. A message requeued from the dead queue is accepted once more.
-    forgotten counts dead messages that were deleted when their retention had ended. deaths: the
-    messages that died, by the class of the reason: that of an exception, "lease ran out", "given
-    back", "expired", "none" or "other".
+    The counters are accepted, merged, claimed, committed, rolledBack, dead, cancelled, expired,
+    forgotten and repeated. accepted equals merged + committed + cancelled + dead + expired + the
+    messages in all queues except the dead queue. A message requeued from the dead queue is accepted
+    once more. forgotten counts dead messages that were deleted when their retention had ended;
+    repeated, those that unique_for refused. deaths: the messages that died, by the class of the
+    reason: that of an exception, "lease ran out", "given back", "expired", "none" or "other".
     """
 
     store: QueueFigures

@@ -201,7 +201,7 @@ def any_of(requests: Iterable[Request[bool]]) -> Request[bool]:
 
 @lru_cache(maxsize=16)
 def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
-    """Return the keys of the stores of slots. Cached: a waiting query asks ten times a second."""
+    """Return the keys of the stores of slots. Cached: a waiting query asks once a second."""
     return [keys.store(slot) for slot in slots]
 
 

@@ -62,7 +62,7 @@ class Keys:
         return self._tagged("bodies", slot)
 
     def claim_bodies(self, slot: int, name: str) -> str:
-        """Name the HASH of a claim: its bodies and contents, in parts. name: as for claim."""
+        """Name the HASH of a claim: its bodies, in parts. name: as for claim."""
         return f"{self._tagged('bodies', slot)}:{name}"
 
     def claims_of(self, slot: int, names: Iterable[str]) -> list[str]:
