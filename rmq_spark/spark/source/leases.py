@@ -16,6 +16,9 @@ from rmq_spark.spark.options import SourceOptions
 
 _log = UnfailingLog(__name__)
 
+# The longest wait after a round in which Redis could not be reached.
+AGAIN_S = 1.0
+
 
 @dataclass(frozen=True)
 class _Held:
@@ -33,7 +36,8 @@ class LeaseTimer:
     It renews the claims of a batch while the batch is in progress, and then until the next trigger:
     only that shows that Spark has finished the batch. It stops renewing a batch that is older than
     maxProcessingTime. The thread ends by itself when a newer run has taken over. Any other failure
-    is logged, and the thread tries again after the next third of the lease.
+    is logged, and the thread tries again after the next third of the lease, or within a second
+    if Redis could not be reached: some topics may have missed the moment when it came back.
     """
 
     def __init__(self, options: SourceOptions, consumer: str, run: int, committed: int) -> None:
@@ -44,6 +48,7 @@ class LeaseTimer:
         self._held: list[_Held] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._wait_s = options.lease_ms / 3000
         self._thread: threading.Thread | None = None
 
     def hold(self, seq: int, queue: Queue, slots: Iterable[int]) -> None:
@@ -70,7 +75,7 @@ class LeaseTimer:
 
     def _renew_until_ended(self) -> None:
         server: Server | None = None
-        while not self._ended.wait(self._options.lease_ms / 3000):
+        while not self._ended.wait(self._wait_s):
             try:
                 server = self._renew_all(server)
             except Fenced as error:
@@ -89,6 +94,7 @@ class LeaseTimer:
         the reader's, which may be in the middle of a reply.
         """
         held = list(self._to_renew().values())
+        self._wait_s = self._options.lease_ms / 3000
         # All at once: over a slow link, a thousand topics one after another take longer than a
         # lease. One by one only if that fails.
         groups = [held] if held else []
@@ -106,6 +112,8 @@ class LeaseTimer:
                     type(error).__name__,
                     error,
                 )
+                if isinstance(error, ServerUnavailable):
+                    self._wait_s = min(AGAIN_S, self._wait_s)
                 if isinstance(error, ServerUnavailable) or not isinstance(error, RmqError):
                     _close(server)
                     server = None

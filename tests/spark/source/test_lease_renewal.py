@@ -1,17 +1,20 @@
 """Leases: renewed while a batch is in progress or waits for its trigger, and lost otherwise."""
 
 import logging
+import time
 
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from redis.exceptions import RedisClusterException
 
-from rmq_spark.errors import Fenced, LeaseLost, UnreadableContent
+from rmq_spark.errors import Fenced, LeaseLost, ServerUnavailable, UnreadableContent
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.redis.server import Server
+from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source import leases as lease_module
+from rmq_spark.spark.source.leases import LeaseTimer
 
 from ...seeding import suspect
 from ...waiting import wait_until
@@ -182,6 +185,30 @@ def test_the_timer_survives_any_failure_and_renews_again(rmq, monkeypatch, caplo
     # A connection is made anew unless Redis itself has answered.
     needed = 1 if isinstance(error, LeaseLost) else 3
     assert needed <= len(made) <= needed + len(late)
+
+
+def test_after_an_outage_the_topics_that_missed_its_end_are_renewed_soon(rmq, monkeypatch):
+    """Failed before: the first one waited for a third of the lease, which could end meanwhile."""
+    topics, waits, renew = [rmq.due(1, 1) for _ in range(2)], [], claiming.renew
+    away = [ServerUnavailable("away")] * 2  # the call for all topics, and that for the first
+
+    def fail_first(*args, **options):
+        if away:
+            raise away.pop()
+        return renew(*args, **options)
+
+    class Ended:
+        def wait(self, seconds):
+            waits.append(seconds)
+            return len(waits) == 3
+
+    options = parse_source_options(rmq.options(topics[0], visibilityTimeout="60s"))
+    timer = LeaseTimer(options, "a", 1, 0)
+    timer._held = [lease_module._Held(1, of, frozenset({0}), time.monotonic()) for of in topics]
+    timer._ended = Ended()
+    monkeypatch.setattr(claiming, "renew", fail_first)
+    timer._renew_until_ended()
+    assert waits == [20, lease_module.AGAIN_S, 20]
 
 
 def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, monkeypatch):
