@@ -8,13 +8,15 @@
 --- include limits
 --- include priorities
 --- include wake
--- Returns those of some bodies (content, body, ...) whose messages have none yet.
+-- Returns those of some bodies (content, body, ...) whose messages have none yet, and those that wait with a mark,
+-- without it.
 local function first_bodies(bodies, pairs_)
   local first, seen = {}, {}
   for i = 1, #pairs_, 2 do
     local content = pairs_[i]
-    if not seen[content] and redis.call('HEXISTS', bodies, content) == 0 then
-      first[#first + 1], first[#first + 2] = content, pairs_[i + 1]
+    local waiting = not seen[content] and redis.call('HGET', bodies, content)
+    if not seen[content] and (not waiting or is_marked(waiting)) then
+      first[#first + 1], first[#first + 2] = content, without_mark(waiting) or pairs_[i + 1]
     end
     seen[content] = true
   end

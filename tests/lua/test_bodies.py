@@ -236,6 +236,18 @@ def test_what_was_requeued_and_sent_again_keeps_the_body_that_was_sent(slot):
     assert bodies_of(slot.claim(seq=4)) == {b"k": LAST}
 
 
+def test_what_was_requeued_and_sent_again_stays_where_the_first_body_does(new_slot):
+    slot = new_slot("FixedTime", keyed=True, payload="first", max_retries=1)
+    send(slot, {b"k": FIRST})
+    let_die(slot, b"k")
+    send(slot, {b"k": LAST})
+    slot.claim(seq=3)
+    assert slot.queue.requeue({0: [b"k"]}) == 1
+    send(slot, {b"k": LAST})
+    slot.rollback([b"k"], "a:3:0:1")
+    assert bodies_of(slot.claim(seq=4)) == {b"k": FIRST}
+
+
 def test_a_message_that_was_requeued_is_claimed_as_any_other(slot):
     """It is not taken for an older copy when it dies and is requeued again."""
     sent = {b"k": Body(payload=b"0000000000000600")}  # which looks like an expiry
