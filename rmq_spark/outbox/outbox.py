@@ -57,7 +57,7 @@ class Outbox:
 
     def create_tables(self) -> None:
         """Create the tables that do not exist. Raises OutboxUnavailable."""
-        with self._database.connect() as connection:
+        with self._database.answering() as connection:
             create_messages(connection, self._tables)
             create_others(connection, self._tables)
 
@@ -161,7 +161,7 @@ class Outbox:
         repeat the call. Raises InvalidOption, OutboxUnavailable.
         """
         ids = ids_of(messages)
-        with self._database.connect() as connection, connection.transaction():
+        with self._database.answering() as connection, connection.transaction():
             return mark(connection, self._tables, state, ids, unless)
 
     # -- operators
@@ -173,7 +173,7 @@ class Outbox:
         InvalidOption, OutboxError.
         """
         cleaning = self._cleaning(older_than, states)
-        with self._database.connect() as connection:
+        with self._database.answering() as connection:
             while cleaning.step(connection):
                 pass
         return cleaning.deleted

@@ -209,7 +209,7 @@ class DriverConnection(Connection):
         self.dialect = database.dialect
         self.text_type = database.dialect.text_type
         self._errors = database.errors if is_ours else nullcontext
-        self._asked_s: float | None = None  # since when the database has a statement or a commit
+        self._asked_s: float | None = None  # since when the database has something to do
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
         with self._cursor() as cursor:
@@ -240,7 +240,7 @@ class DriverConnection(Connection):
 
     def roll_back(self) -> None:
         """Roll back, if the connection is still there: the database does it otherwise."""
-        with suppress(Exception):
+        with suppress(Exception), self._asking():
             self.driver.rollback()
 
     def close(self) -> None:

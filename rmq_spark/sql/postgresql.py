@@ -148,7 +148,7 @@ class PostgreSql(Database):
 
     def break_off(self, driver: Any) -> None:
         """End a connection, in which another thread waits: psycopg waits without a limit."""
-        with suppress(OSError), socket.socket(fileno=os.dup(driver.fileno())) as end:
+        with suppress(Exception), socket.socket(fileno=os.dup(driver.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
     def announce(self, connection: DriverConnection, channel: str) -> None:

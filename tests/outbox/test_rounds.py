@@ -12,6 +12,7 @@ from rmq_spark.client.exactly_once import StagedSink
 from rmq_spark.errors import (
     InvalidOption,
     OutboxMisused,
+    OutboxUnavailable,
     ServerFull,
     ServerUnavailable,
     TopicFull,
@@ -456,6 +457,38 @@ def test_a_relay_gives_up_a_database_that_falls_silent_while_it_begins_to_listen
         end_sessions()
         shop.insert("('b', CURRENT_TIMESTAMP)")
         shop.arrives("b")
+
+
+def test_a_database_that_falls_silent_before_a_rollback_is_given_up(far):
+    """Failed before: of all that a relay asks, the rollback alone waited for ever."""
+    _, proxy, outbox, end_sessions = far
+    with outbox._database.answering() as connection:
+        connection.query("SELECT 1")
+        proxy.hush()
+        end_sessions()
+        connection.roll_back()
+        with pytest.raises(OutboxUnavailable):
+            connection.query("SELECT 1")
+        connection.close()
+        connection.database.break_off(connection.driver)  # as its watcher may, at that moment
+
+
+@pytest.mark.parametrize(
+    "use",
+    [Outbox.create_tables, lambda outbox: outbox.mark("dead", [1]), lambda o: o.clean("1d")],
+)
+def test_each_call_gives_up_a_database_that_falls_silent(far, monkeypatch, use):
+    """Failed before: behind a proxy that held the connection, a consumer waited for ever."""
+    _, proxy, outbox, _ = far
+    columns = PostgreSql.columns
+
+    def hush(database, connection, table):
+        proxy.hush()
+        return columns(database, connection, table)
+
+    monkeypatch.setattr(PostgreSql, "columns", hush)
+    with pytest.raises(OutboxUnavailable):
+        use(outbox)
 
 
 def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
