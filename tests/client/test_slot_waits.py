@@ -95,6 +95,19 @@ def test_a_slot_in_work_is_not_ripe_until_it_ends(waits, clock):
     assert waits.ripe() == [0, 1]
 
 
+def test_times_that_no_longer_hold_pile_up_behind_no_other(waits, clock):
+    """Failed before: each look at a slot left one behind, until a day later, in every reader."""
+    waits.wake(0, clock.now + 3600)
+    for _ in range(1000):
+        clock.now += 1
+        waits.ripen([1])
+        waits.looked([SlotDue(1, 0, 0, next_ms=86_400_000)])
+    assert len(waits._order) < 200
+    assert waits.next_s() == clock.now - 1000 + 3600
+    clock.now += 86_400
+    assert waits.ripe() == [0, 1]
+
+
 def test_what_is_expected(waits, clock):
     assert waits.expects_nothing(0)
     assert not waits.is_ripe_soon(0)

@@ -23,6 +23,8 @@ SLOTS_A_LOOK, SLOTS_A_LOOK_IN_A_CLUSTER = 20, 10
 HELD_AGAIN_S = 1.0
 # Redis' clock and ours may drift apart by so much until a message is due that waits for long.
 NEAR_S = 60.0
+# So many times that no longer hold may lie between the others: to drop them takes a while.
+_STALE = 100
 
 
 class Waiter:
@@ -245,3 +247,6 @@ class SlotWaits:
     def _set_time(self, slot: int, at_s: float) -> None:
         self._times[slot] = at_s
         heapq.heappush(self._order, (at_s, slot))
+        if len(self._order) > 2 * len(self._times) + _STALE:
+            self._order = [(at_s, slot) for slot, at_s in self._times.items()]
+            heapq.heapify(self._order)
