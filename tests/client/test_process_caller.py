@@ -181,6 +181,15 @@ while True: pass
     assert call(caller, b"pass") is None
 
 
+def test_the_time_of_a_call_counts_while_its_process_takes_no_message(open_caller):
+    """Failed before: what did not fit into the pipe waited for ever."""
+    caller = open_caller(do, timeout_s=2.0)
+    os.kill(caller._process.pid, signal.SIGSTOP)
+    line = b"pass #".ljust(1 << 20, b"x")
+    assert call(caller, line) == "TimeLimitExceeded: took longer than 2s"
+    assert call(caller, line) is None
+
+
 def test_a_process_that_was_killed_between_calls_is_replaced(open_caller):
     caller = open_caller(do)
     os.kill(caller._process.pid, signal.SIGKILL)
@@ -487,6 +496,17 @@ def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_calle
     assert call(caller, b"plain") is None
 
 
+def test_a_process_that_dies_while_it_takes_a_message_is_noticed_though_another_holds_its_pipe(
+    open_caller,
+):
+    """Failed before: the message waited for ever."""
+    caller = open_caller(do)
+    assert call(caller, b"if os.fork() == 0: time.sleep(1000)") is None
+    os.kill(caller._process.pid, signal.SIGKILL)
+    message = Delivered(bytes(1 << 20), "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000)
+    assert caller.call(message).reason == "ProcessEnded: killed by SIGKILL"
+
+
 def test_a_function_that_closes_its_pipe_is_killed(open_caller):
     caller = open_caller(close_all)
     assert call(caller, b"m") == "ProcessEnded: killed by SIGKILL"
@@ -542,6 +562,7 @@ def test_a_program_may_stop_its_listener_at_its_end(own_redis, tmp_path):
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\n"
         "def work(message):\n"
+        "    pathlib.Path('begun').touch()\n"
         "    while not pathlib.Path('ending').exists(): time.sleep(0.01)\n"
     )
     program = tmp_path / "program.py"
@@ -564,7 +585,7 @@ if __name__ == "__main__":
     listener = broker.listen("T", "a", work, processes=True, workers=1)
     thread = threading.Thread(target=listener.run, daemon=True)
     thread.start()
-    while not listener.at_work:
+    while not pathlib.Path("begun").exists():
         time.sleep(0.01)
 """
     )

@@ -54,6 +54,8 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _CLOSING_S = 5.0
 # How often to look whether a process that does not answer is there.
 _ALIVE_CHECK_S = 1.0
+# A pipe takes so much at once, although its process reads nothing.
+_FITS_BYTES = 4096
 # The waits before a process that was killed while it started is started again.
 _START_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 _GUARD = 'Call listen and run only under if __name__ == "__main__":'
@@ -281,9 +283,9 @@ class ProcessCaller(Caller):
         return self._start()
 
     def call(self, message: Delivered) -> Failure | None:
+        ends_s = time.monotonic() + (math.inf if self._timeout_s is None else self._timeout_s)
         try:
-            self._pipe.send(message)
-            if self._answers(math.inf if self._timeout_s is None else self._timeout_s):
+            if self._takes(pickle.dumps(message), ends_s) and self._answers(ends_s):
                 failure: Failure | None = self._pipe.recv()
                 return failure
             has_ended = not self._process.is_alive()
@@ -294,8 +296,21 @@ class ProcessCaller(Caller):
             return Failure(ended_by(exit_code))
         return Failure(too_long(self._timeout_s))
 
-    def _answers(self, limit_s: float) -> bool:
-        ends_s = time.monotonic() + limit_s  # a single poll takes no more than 24 days
+    def _takes(self, pickled: bytes, ends_s: float) -> bool:
+        if len(pickled) <= _FITS_BYTES:
+            self._pipe.send_bytes(pickled)
+            return True
+        # A send waits without a limit for a process that does not read: its end ends the send.
+        sending = threading.Thread(target=_send, args=(self._pipe, pickled), daemon=True)
+        sending.start()
+        while sending.is_alive():
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0 or not self._process.is_alive():
+                return False
+            sending.join(min(left_s, _ALIVE_CHECK_S))
+        return True
+
+    def _answers(self, ends_s: float) -> bool:
         while (left_s := ends_s - time.monotonic()) > 0:
             if self._pipe.poll(min(left_s, _ALIVE_CHECK_S)):
                 return True
@@ -339,7 +354,7 @@ class ProcessCaller(Caller):
     def _refusal(self) -> str | None:
         refused: str | None = f"it was not loaded within {LOADING_S:g} s"
         try:
-            if self._answers(max(LOADING_S, self._timeout_s or 0)):
+            if self._answers(time.monotonic() + max(LOADING_S, self._timeout_s or 0)):
                 refused = self._pipe.recv()
             elif not self._process.is_alive():
                 raise EOFError
@@ -358,6 +373,11 @@ class ProcessCaller(Caller):
         if refused:
             self._process.kill()
         return refused
+
+
+def _send(pipe: Connection, pickled: bytes) -> None:
+    with contextlib.suppress(Exception):  # who waits for the answer finds the end
+        pipe.send_bytes(pickled)
 
 
 @contextlib.contextmanager
