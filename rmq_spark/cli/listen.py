@@ -157,8 +157,9 @@ def listen(
             service = Service([broker.listen(called[0], name, found[0], **given)])
         else:
             service = Service.open(broker, name, marked, workers=workers, zookeeper=servers)
-        scheduler = broker.scheduler() if schedules else nullcontext()
-        with scheduler, _metrics(service, metrics_host, metrics_port), _reports(service):
+        service.scheduler = broker.scheduler() if schedules else None
+        beside = service.scheduler or nullcontext()
+        with beside, _metrics(service, metrics_host, metrics_port), _reports(service):
             service.run(grace=grace_ms)
     _log.info("stopped")
 

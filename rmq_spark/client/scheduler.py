@@ -17,6 +17,7 @@ from rmq_spark.client.schedules import (
     Schedule,
     is_undone,
     last_after,
+    parse_note,
     slot_of,
 )
 from rmq_spark.errors import RmqError, ScriptFailed, ServerError, UnknownTopic, WrongKeyType
@@ -120,8 +121,9 @@ class Scheduler(Runner):
         return any(not one.confirmed for one in self._running.values())
 
     def _expect(self, name: str) -> None:
-        one = self._running[name]
-        next_ms = one.next_ms if one.confirmed else None
+        one, next_ms = self._running[name], None
+        with self._complaining(name):
+            next_ms = one.next_ms if one.confirmed else None
         if next_ms is None:
             self._next_ms.pop(name, None)
         else:
@@ -163,8 +165,10 @@ class Scheduler(Runner):
             [("HGET", one.queue.keys.schedules(one.slot), one.schedule.name) for one in fresh]
         )
         for one, note in zip(fresh, notes, strict=True):
-            one.note = (note or b"").decode()
-            self._running[one.schedule.name] = one
+            with self._complaining(one.schedule.name):
+                parse_note(one.schedule, note or b"")
+                one.note = (note or b"").decode()
+                self._running[one.schedule.name] = one
 
     def _forget(self, name: str) -> None:
         self._running.pop(name, None)

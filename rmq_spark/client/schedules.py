@@ -492,8 +492,11 @@ def remove(broker: Administration, name: str) -> bool:
     if topic := broker.find(schedule.topic):
         notes = Keys(topic.name, broker.key_prefix).schedules(slot_of(schedule, topic))
         note = broker.server.command("HGET", notes, name)
+        since_ms = -1
+        with suppress(ScriptFailed):  # one that cannot be read goes, too
+            since_ms, _ = parse_note(schedule, note or b"")
         # Another one of this name may have occurred by now.
-        if note and int(note.split()[0]) <= schedule.since_ms:
+        if note and since_ms <= schedule.since_ms:
             replace_field(broker.server, notes, name, note, "")
     return True
 
@@ -581,19 +584,34 @@ def is_undone(queue: Queue, schedule: Schedule) -> bool:
 
 
 def _seen(schedule: Schedule, note: bytes | None, now_ms: int) -> ScheduleSeen:
-    last_ms = int(note.split()[1]) if note else None
-    after_ms = last_after(schedule, (note or b"").decode())
+    last_ms = parse_note(schedule, note)[1] if note else None
+    after_ms = last_after(schedule, note or b"")
     next_ms = None if schedule.paused else schedule.next_after(after_ms)
     late_ms = 0 if next_ms is None else max(0, now_ms - next_ms)
     return ScheduleSeen(schedule, last_ms, next_ms, late_ms)
 
 
-def last_after(schedule: Schedule, note: str) -> int:
-    """Return the time after which occurrences count. note: "sinceMs occurrenceMs", or empty.
+def parse_note(schedule: Schedule, note: bytes | str) -> tuple[int, int]:
+    """Parse "sinceMs occurrenceMs", or nothing: zeros. Raises ScriptFailed for any other text."""
+    try:
+        since_ms, last_ms = map(int, note.split()) if note else (0, 0)
+        if not 0 <= min(since_ms, last_ms) <= max(since_ms, last_ms) <= HIGHEST_SCORE:
+            raise ValueError
+    except ValueError:
+        name = schedule.name
+        raise ScriptFailed(
+            f"When the schedule {name} last occurred cannot be read: {note[:200]!r}. Remove it, "
+            f"and schedule it again: rmq unschedule {name}."
+        ) from None
+    return since_ms, last_ms
 
-    HIGHEST_SCORE, so never, if the note is of a later definition.
+
+def last_after(schedule: Schedule, note: bytes | str) -> int:
+    """Return the time after which occurrences count, by the note of the last one.
+
+    HIGHEST_SCORE, so never, if the note is of a later definition. Raises ScriptFailed.
     """
-    since_ms, last_ms = map(int, note.split()) if note else (0, 0)
+    since_ms, last_ms = parse_note(schedule, note)
     later = since_ms > schedule.since_ms
     return HIGHEST_SCORE if later else max(last_ms, schedule.since_ms)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from rmq_spark.client.broker import Broker, ZooKeeper, connect, parse_zookeeper
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
 from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS, ListenerSettings, place_of
+from rmq_spark.client.scheduler import Scheduler
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.process import HEARD_WITHIN_S, stopped_by_signals
@@ -175,6 +176,8 @@ def _marks_of(found: object) -> Iterator[Marked]:
 class Service:
     """Listeners that run, stop and fail together, in one process."""
 
+    scheduler: Scheduler | None = None  # that works beside the listeners
+
     def __init__(self, listeners: Sequence[Listener], workers: int | None = None) -> None:
         """workers: the most messages in work at the same time, if that is less than the sum."""
         self.listeners = listeners
@@ -244,11 +247,17 @@ class Service:
     def why_not_ready(self) -> str:
         """Return why some listener does not take messages now, or an empty text."""
         found = self._first("waits for Redis", lambda one: one.is_running and not one.is_ready)
-        return found or self._first("does not take messages", lambda one: not one.is_running)
+        found = found or self._first("does not take messages", lambda one: not one.is_running)
+        return found or self._why_no_scheduler()
 
     def why_stuck(self) -> str:
-        """Return which listener hangs or has ended by an error, or an empty text."""
-        return self._first("hangs or has ended by an error", lambda one: one.is_stuck)
+        """Return who hangs or has ended by an error, or an empty text."""
+        found = self._first("hangs or has ended by an error", lambda one: one.is_stuck)
+        return found or self._why_no_scheduler()
+
+    def _why_no_scheduler(self) -> str:
+        has_ended = self.scheduler is not None and self.scheduler.error is not None
+        return "The scheduler has ended by an error." if has_ended else ""
 
     def _first(self, what: str, is_so: Callable[[Listener], bool]) -> str:
         found = (one for one in self.listeners if is_so(one))

@@ -171,7 +171,7 @@ def occur(
             raise refusal
         if reply[0]:
             return Occurred(True, notes[1], bool(reply[1]))
-        return Occurred(False, reply[1].decode())
+        return Occurred(False, reply[1].decode(errors="replace"))
 
     return Request([Call("occur", keys, args)], read)
 

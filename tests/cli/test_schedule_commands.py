@@ -3,8 +3,12 @@
 import re
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
+
+from rmq_spark.local.redis import free_port
 
 from ..waiting import wait_until
 from .running import started
@@ -113,6 +117,32 @@ def test_a_listener_may_send_them_too(rmq, topic, tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+def test_a_listener_whose_scheduler_has_ended_is_not_healthy(rmq, topic, tmp_path):
+    """Failed before: both probes answered ok, and nobody sent the messages of schedules."""
+    (tmp_path / "work.py").write_text(
+        "from rmq_spark.client.scheduler import Scheduler\n"
+        "def fail(scheduler): raise ValueError('unforeseen')\n"
+        "def call(message): Scheduler._round = fail\n"
+    )
+    rmq.broker.schedule("s", "T", "m", every="1s")
+    command = [*rmq.command(), "listen", "T", "work:call", "--name", "a", "--schedules"]
+    port = free_port()
+
+    def answer(probe):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{probe}", timeout=60) as reply:
+                return reply.read()
+        except urllib.error.HTTPError as error:
+            return error.read()
+        except OSError:
+            return b"not yet"
+
+    with started([*command, "--metrics-port", str(port)], cwd=tmp_path):
+        told = b"The scheduler has ended by an error.\n"
+        for probe in ("healthz", "readyz"):
+            wait_until(lambda probe=probe: answer(probe) == told, probe)
 
 
 def test_doctor_says_that_nobody_runs_them(rmq, topic):

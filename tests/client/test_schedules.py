@@ -313,6 +313,10 @@ UNREADABLE = [
 ]
 
 
+# What cannot be read of the last occurrence.
+NOTES = ["nonsense", "1 2 3", b"\xff 1", "1 " + "9" * 5000, f"1 {10**30}"]
+
+
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
     broker, timed, text, caplog
@@ -326,6 +330,30 @@ def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
     assert "may be of topic T, which was deleted: The schedule bad in" in caplog.text
     assert broker.unschedule("bad")
     assert broker.schedules() == []
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_a_last_occurrence_that_cannot_be_read_is_named_and_goes_with_its_schedule(broker, note):
+    """Failed before, with a ValueError, for all that look at any schedule."""
+    broker.create("T", "FixedTime", 1)
+    notes = broker.queue("T").keys.schedules(0)
+    broker.schedule("s", "T", "m", every="1h")
+    broker.server.command("HSET", notes, "s", note)
+    with pytest.raises(ScriptFailed, match=r"the schedule s last occurred .* rmq unschedule s"):
+        seen(broker)
+    assert broker.unschedule("s")
+    assert broker.server.command("HGET", notes, "s") is None
+
+
+def test_a_note_that_somebody_breaks_under_a_scheduler_stops_no_other(broker):
+    broker.create("T", "FixedTime", 1)
+    for name in ("s", "other"):
+        broker.schedule(name, "T", name, every="1s")
+    with broker.scheduler() as scheduler:
+        wait_until(lambda: scheduler.sent > 1, "occurrences")
+        broker.server.command("HSET", broker.queue("T").keys.schedules(0), "s", b"\xff")
+        begun = scheduler.sent
+        wait_until(lambda: scheduler.sent > begun + 2, "more of the other")
 
 
 def test_a_schedule_whose_name_is_not_utf_8_goes_with_its_topic(broker, timed):
@@ -548,6 +576,7 @@ def test_one_that_cannot_send_is_named_once_and_keeps_no_other_back(broker, time
         "schedules_{T_0}",
         *UNREADABLE[:4],
         OF_ANOTHER_CRONSIM,
+        *NOTES,
     ],
 )
 def test_a_key_that_somebody_has_broken_stops_no_other_and_is_named_once(broker, key, caplog):
@@ -555,7 +584,9 @@ def test_a_key_that_somebody_has_broken_stops_no_other_and_is_named_once(broker,
         broker.create(topic, "FixedTime", 1)
         broker.schedule(f"of-{topic}", topic, "m", every="1s")
     command, prefix = broker.server.command, broker.key_prefix
-    if key.startswith(("T", "schedules")):
+    if key in NOTES:
+        command("HSET", broker.queue("T").keys.schedules(0), "of-T", key)
+    elif key.startswith(("T", "schedules")):
         command("SET", f"{prefix}{key.replace('{', '{' + prefix)}", "somebody else's")
     else:
         command("HSET", schedules_key(prefix), "of-T", key)
