@@ -322,7 +322,8 @@ class Queue:
     ) -> int:
         """Delete contents from one queue for good. Return how many were there.
 
-        contents, slot_basis: as for cancel. kind: a QueueKind or its text.
+        contents, slot_basis: as for cancel. kind: a QueueKind or its text; not PREPARE. Raises
+        InvalidOption.
         """
         self._refuse_no_group()
         of_kind = QueueKind(kind)

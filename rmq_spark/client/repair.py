@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmq_spark.client import staging
+from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.calls import Request, fields_of
 from rmq_spark.protocol.pages import Page, QueueKind
@@ -42,8 +43,10 @@ def purge(
     """Delete messages from one queue for good. Return how many were there.
 
     scores: those of the messages; one whose score has changed meanwhile (it died again, or was sent
-    again) then stays. None deletes messages of any score.
+    again) then stays. None deletes messages of any score. Raises InvalidOption.
     """
+    if kind is QueueKind.PREPARE:
+        raise InvalidOption("Messages that a consumer holds cannot be deleted.")
     pairs = {
         slot: [
             value

@@ -107,8 +107,6 @@ def requeue(console: Console, form: Form, user: str, topic: str) -> Note:
 def purge(console: Console, form: Form, user: str, topic: str) -> Note:
     queue = _queue_of(console, form, topic)
     kind = QueueKind(field_of(form, "queue") or QueueKind.DEAD)
-    if kind is QueueKind.PREPARE:
-        raise InvalidOption("Messages that a consumer holds cannot be deleted.")
     chosen, gone = _chosen(console, form)
     scores = _by_slot((position.slot, position.score) for position in chosen)
     return _done(user, queue, repair.purge(queue, kind, _names(chosen), scores), "deleted", gone)

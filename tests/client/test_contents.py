@@ -81,6 +81,8 @@ def test_purge_works_out_the_slots(broker):
     assert queue.purge(["a", "c"]) == 1
     queue.send(["d"], fixed_time=10**13)
     assert queue.purge(["d"], QueueKind.STORE) == 1
+    with pytest.raises(InvalidOption, match="Messages that a consumer holds cannot be deleted"):
+        queue.purge(["d"], QueueKind.PREPARE)
 
 
 @pytest.mark.parametrize("slot", [8, -1, "0", 1.0])
