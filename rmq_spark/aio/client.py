@@ -21,7 +21,7 @@ from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
 from rmq_spark.errors import ConsumerMisused, InvalidMessage, InvalidOption, TopicFull
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.protocol.pages import Page, QueueKind
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.redis.aio import AsyncServer, Batcher, greenlet_spawn
 from rmq_spark.redis.connection import ConnectionOptions
@@ -250,9 +250,11 @@ class AsyncQueue:
     figures = _awaited(Queue.figures)
     now_ms = _awaited(Queue.now_ms)
 
-    async def pages(self, kind: QueueKind | str, slot: int) -> AsyncIterator[Page]:
+    async def pages(
+        self, kind: QueueKind | str, slot: int, scores: Bounds = UNBOUNDED
+    ) -> AsyncIterator[Page]:
         """Yield one queue of one slot page by page. See Queue.pages."""
-        pages = self._sync.pages(kind, slot)
+        pages = self._sync.pages(kind, slot, scores)
         while (page := await greenlet_spawn(next, pages, None)) is not None:
             yield page
 
@@ -330,6 +332,7 @@ class AsyncConsumer:
         """Connect nothing yet. open_consumer: called at the start of the block."""
         self._open_consumer = open_consumer
         self._opened: Consumer | None = None
+        self._is_used = False
 
     @property
     def _sync(self) -> Consumer:
@@ -341,10 +344,18 @@ class AsyncConsumer:
         return self._opened
 
     async def __aenter__(self) -> Self:
-        self._opened = await greenlet_spawn(self._open_consumer)
+        if self._is_used:
+            raise ConsumerMisused("This consumer is open. Make another one with broker.consumer.")
+        self._is_used = True
+        try:
+            self._opened = await greenlet_spawn(self._open_consumer)
+        except BaseException:
+            self._is_used = False
+            raise
         return self
 
     async def __aexit__(self, *error: Any) -> None:
+        self._is_used = False
         await greenlet_spawn(self._sync.__exit__, *error)
 
     async def batches(

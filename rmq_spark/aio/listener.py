@@ -35,6 +35,7 @@ class AsyncListener(Counts):
     def __init__(self, open_listener: Callable[[asyncio.AbstractEventLoop], Listener]) -> None:
         self._open_listener = open_listener
         self._listener: Listener | None = None
+        self._is_used = False
         self._running: asyncio.Task[None] | None = None
         self._stop_asked: Duration | None = None  # the grace of a stop before it was open
 
@@ -53,10 +54,15 @@ class AsyncListener(Counts):
             await self._run(await self._open(), grace)
 
     async def _open(self) -> Listener:
-        if self._listener is not None:
+        if self._is_used:
             raise ConsumerMisused(HAS_RUN)
+        self._is_used = True
         loop = asyncio.get_running_loop()
-        listener = await _in_a_thread(partial(self._open_listener, loop), "that opens", loop)
+        try:
+            listener = await _in_a_thread(partial(self._open_listener, loop), "that opens", loop)
+        except Exception:
+            self._is_used = False
+            raise
         self._listener = listener
         if self._stop_asked is not None:
             listener.stop(self._stop_asked)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import inspect
 import subprocess
 import sys
 import time
@@ -10,7 +11,8 @@ import pytest
 
 from rmq_spark import aio
 from rmq_spark.aio import client as client_module
-from rmq_spark.client import Broker, Message
+from rmq_spark.client import Broker, Consumer, Listener, Message, Queue
+from rmq_spark.client.receiving.batch import Batch
 from rmq_spark.errors import (
     ConsumerMisused,
     InvalidMessage,
@@ -660,6 +662,53 @@ broker.consumer("T", "b").__enter__().poll()
     )
     lines = [line for line in done.stderr.splitlines() if "stores nothing on disk" not in line]
     assert (done.returncode, lines) == (0, [])
+
+
+def test_a_consumer_that_is_open_is_not_opened_again(connected, topic):
+    """Failed before: a second one of its name took over, and the first was never closed."""
+
+    async def main():
+        async with await connected() as broker:
+            consumer = broker.consumer("T", "c")
+            for _ in range(2):
+                async with consumer:
+                    with pytest.raises(ConsumerMisused, match="This consumer is open"):
+                        await consumer.__aenter__()
+                    assert len(await consumer.poll()) == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("of", "blocking"),
+    [
+        (aio.AsyncBroker, Broker),
+        (aio.AsyncQueue, Queue),
+        (aio.AsyncConsumer, Consumer),
+        (aio.AsyncListener, Listener),
+        (client_module.AsyncBatch, Batch),
+    ],
+)
+def test_what_both_clients_have_takes_the_same(of, blocking):
+    """Failed before: AsyncQueue.pages took no scores."""
+
+    def taken(function):
+        return [
+            (name, one.kind, one.default)
+            for name, one in inspect.signature(function).parameters.items()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+
+    for name, function in inspect.getmembers(of, inspect.isfunction):
+        given = getattr(blocking, name, None)
+        if given is None or name.startswith("_"):
+            continue
+        has_any = any(
+            one.kind is inspect.Parameter.VAR_KEYWORD
+            for one in inspect.signature(function).parameters.values()
+        )
+        wanted = taken(given)
+        assert taken(function) == (wanted[: len(taken(function))] if has_any else wanted), name
 
 
 def test_a_broker_that_is_closed_says_so(connected, topic):

@@ -456,6 +456,14 @@ def test_it_runs_once(connected, topic):
                 pass
             with pytest.raises(ConsumerMisused, match="has run"):
                 await listener.run()
+            # Failed before: both opened, and a stop ended one of them.
+            listener = broker.listen("T", "b", work)
+            runs = [asyncio.create_task(listener.run()) for _ in range(2)]
+            await until(lambda: listener.is_running)
+            listener.stop()
+            first, second = await asyncio.gather(*runs, return_exceptions=True)
+            assert first is None
+            assert isinstance(second, ConsumerMisused)
 
     asyncio.run(main())
 
