@@ -31,6 +31,7 @@ from rmq_spark.errors import (
     ExclusiveSlot,
     Fenced,
     InvalidOption,
+    RmqError,
     ServerUnavailable,
     UnknownTopic,
 )
@@ -865,6 +866,21 @@ def test_a_call_that_is_given_up_while_redis_is_away_loses_no_message(
         wait_until(lambda: seen.count(b"hangs") == 2, "it comes again")
         released.set()
         wait_until(lambda: is_drained(topic), "the end")
+
+
+def test_an_error_that_nobody_expects_after_a_call_was_given_up_ends_it(broker, topic, monkeypatch):
+    """Failed before: the slot stayed with nobody, and the lease of its claim was renewed."""
+
+    def fail(*_):
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(slot_claims.SlotClaims, "roll_back", fail)
+    released = threading.Event()
+    send(topic, [b"hangs"])
+    listener = broker.listen("T", "a", lambda _: released.wait(60), timeout="200ms")
+    with pytest.raises(RmqError, match="has failed: ValueError: unforeseen"):
+        listener.run()
+    released.set()
 
 
 def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monkeypatch):

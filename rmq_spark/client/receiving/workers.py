@@ -327,8 +327,8 @@ class Workers:
     def _go_on(self, work: SlotWork, message: Delivered, failure: Failure) -> None:
         try:
             self._roll_back(work, message, failure)
-        except RmqError as error:  # a commit would lose the message
-            self._on_error(error)
+        except BaseException as error:  # a commit would lose the message
+            self._report(error)
             self._give_back(work)
             self._run()
         else:
