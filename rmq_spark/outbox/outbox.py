@@ -49,7 +49,7 @@ class Outbox:
         message table. Raises InvalidOption.
         """
         self._database = database_of(url, user, password)
-        self._tables = Tables.named(table, exceptions)
+        self._tables = Tables.named(table, exceptions, folds=self._database.folds)
         self._rows: Rows | None = None
 
     def __repr__(self) -> str:

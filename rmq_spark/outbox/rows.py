@@ -24,6 +24,7 @@ from rmq_spark.topics.parsing import ms_since_1970, parse_wait_ms
 
 # The header by which a consumer tells the outbox what became of a message.
 ID_HEADER = "rmq-outbox-id"
+_LONGEST_ID = 19  # digits
 # The states that a mark sets, each with those that it expects to find. A message may be consumed
 # before the relay has marked it as sent; a dead one may be requeued, and delivered then.
 EXPECTED = {
@@ -218,8 +219,9 @@ def ids_of(messages: Iterable[Delivered | int]) -> list[int]:
             continue
         # The last one is of the relay; others were forwarded by a service.
         found = [value for name, value in getattr(message, "headers", ()) if name == ID_HEADER]
-        if found and found[-1] is not None and found[-1].isdigit():
-            ids.append(int(found[-1]))
+        value = found[-1] if found else None
+        if value is not None and value.isdigit() and len(value) <= _LONGEST_ID:
+            ids.append(int(value))
     return ids
 
 

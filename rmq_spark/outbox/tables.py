@@ -41,13 +41,22 @@ class Tables:
     exceptions: str
 
     @staticmethod
-    def named(messages: str, exceptions: str | None = None) -> "Tables":
+    def named(messages: str, exceptions: str | None, *, folds: bool) -> "Tables":
+        """Check the names. folds: whether those that differ in case only are the same."""
         if len(messages.rpartition(".")[2]) > _LONGEST:
             raise InvalidOption(
                 f"The table {messages!r} has a name of more than {_LONGEST} characters.",
                 name="table",
             )
-        return Tables(check_name(messages), check_name(exceptions or messages + EXCEPTIONS_SUFFIX))
+        found = Tables(check_name(messages), check_name(exceptions or messages + EXCEPTIONS_SUFFIX))
+        names = found.messages, found.relay, found.exceptions
+        if len({name.lower() if folds else name for name in names}) < len(names):
+            raise InvalidOption(
+                f"The exceptions table {exceptions!r} is a table of messages or of their relay. "
+                "Accepted: a table of its own.",
+                name="exceptions",
+            )
+        return found
 
     @property
     def relay(self) -> str:

@@ -295,6 +295,10 @@ class Database(ABC):
     # The package that has the driver, and the extra of rmq-spark that installs it.
     package: ClassVar[str]
     extra: ClassVar[str]
+    # An attribute that only this driver's connections have.
+    own: ClassVar[str]
+    # Whether names of tables that differ in case only are the same.
+    folds: ClassVar[bool] = False
     # How often to look for new messages that nobody announces.
     look_s: ClassVar[float]
     id_type: ClassVar[str]
@@ -341,6 +345,12 @@ class Database(ABC):
         try:
             with self.errors():
                 return DriverConnection(self, self._open(driver), is_ours=True)
+        except RuntimeError as error:  # PyMySQL lacks what encrypts a password without TLS
+            raise InvalidOption(
+                f"{self.package} cannot log in at {self.address}: {error}. Install all that it "
+                f"needs: pip install 'rmq-spark[{self.extra}]'.",
+                name="url",
+            ) from error
         except (TypeError, ValueError) as error:
             if isinstance(error, RmqError):
                 raise
@@ -363,7 +373,7 @@ class Database(ABC):
     def lent(self, given: Any) -> Iterator[DriverConnection]:
         """Use a connection that a user has opened. Raises InvalidOption for anything else."""
         is_async = inspect.iscoroutinefunction(getattr(given, "commit", None))
-        if is_async or not (hasattr(given, "cursor") and hasattr(given, "commit")):
+        if is_async or not all(hasattr(given, name) for name in ("cursor", "commit", self.own)):
             raise InvalidOption(
                 f"The connection is a {type(given).__module__}.{type(given).__name__}. Accepted: "
                 f"a connection of {self.package} that is not asynchronous. In SQLAlchemy, that is "

@@ -124,6 +124,7 @@ class MariaDb(Database):
     schemes = ("mariadb", "mysql")
     package = "pymysql"
     extra = "mariadb"
+    own = "server_status"
     look_s = 0.01  # nothing announces new messages; one look is one search in an index
     id_type = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     times_ms = (1000, 2_147_483_647_000)  # of a TIMESTAMP, which 0 is not

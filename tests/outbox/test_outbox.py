@@ -1,5 +1,6 @@
 """What a service holds: send, relay in a thread, mark, clean."""
 
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -161,7 +162,9 @@ def test_a_connection_whose_rows_are_no_tuples_is_taken(shop):
     assert shop.states() == {"new": 1}
 
 
-@pytest.mark.parametrize("given", [None, object(), psycopg.AsyncConnection])
+@pytest.mark.parametrize(
+    "given", [None, object(), psycopg.AsyncConnection, sqlite3.connect(":memory:")]
+)
 def test_what_is_no_connection_is_told(shop, given):
     with pytest.raises(InvalidOption, match="driver_connection"):
         shop.outbox().send(given, [Message("x", fixed_time=0)])
@@ -383,6 +386,15 @@ def test_a_setting_that_the_driver_does_not_know_is_told(shop):
         outbox.create_tables()
 
 
+def test_a_password_that_pymysql_cannot_encrypt_is_told(monkeypatch):
+    """Failed before: PyMySQL raises a RuntimeError, at a MySQL 8 without TLS."""
+    monkeypatch.setattr(pymysql._auth, "_have_cryptography", False)
+    encrypt = pymysql._auth.sha2_rsa_encrypt
+    monkeypatch.setattr(pymysql, "connect", lambda **_: encrypt(b"p", b"s" * 20, b"key"))
+    with pytest.raises(InvalidOption, match=r"'cryptography' .* pip install 'rmq-spark\[ma"):
+        Outbox("mysql://u:p@127.0.0.1/d").create_tables()
+
+
 def test_tables_that_two_create_at_once_are_created_once(empty_shop):
     outboxes = [empty_shop.outbox() for _ in range(4)]
     failures = []
@@ -434,7 +446,8 @@ def test_a_header_that_a_service_forwards_marks_no_other_message(shop):
     shop.relay(tracked=True)
     (entry,) = shop.entries()
     assert entry.headers == (("a", b"b"), ("rmq-outbox-id", b"1"))
-    assert ids_of([entry, Message("x", headers=[("rmq-outbox-id", b"abc")]), 5]) == [1, 5]
+    forged = [Message("x", headers=[("rmq-outbox-id", v)]) for v in (b"abc", None, b"1" * 5000)]
+    assert ids_of([entry, *forged, 5]) == [1, 5]
     with pytest.raises(InvalidOption, match="mark takes a list"):
         shop.outbox().mark("dead", 5)
 

@@ -714,6 +714,14 @@ def test_a_name_that_would_end_a_statement_is_refused():
         Outbox("postgresql://host/shop", table="s." + "x" * 51)
 
 
+def test_a_table_that_would_be_two_at_once_is_refused():
+    """Failed before: a round in which a message was refused failed for ever."""
+    for kind, other in (("postgresql", "X"), ("postgresql", "X_Relay"), ("mysql", "x_relay")):
+        with pytest.raises(InvalidOption, match="Accepted: a table of its own"):
+            Outbox(f"{kind}://host/shop", table="x", exceptions=other)
+    Outbox("mariadb://host/shop", table="x", exceptions="X")
+
+
 def test_an_index_finds_a_thousand_due_rows_among_many(shop):
     """What a round marks is not looked for in the whole table."""
     many = 200_000
