@@ -160,8 +160,12 @@ def test_each_node_has_one_thread_for_wake_ups_however_slots_have_moved(
                 moving.begin(shared_cluster, hash_slot, source, owners[store])
                 moving.finish(shared_cluster, hash_slot, source, owners[store])
         wait_until(each_hears_its_own, "wake-ups of all nodes")
-    threads = [one for one in threading.enumerate() if one.name == "rmq-wakeups"]
-    assert len(threads) == len(set(owners.values()))
+
+    def one_for_each_node():
+        threads = [one for one in threading.enumerate() if one.name == "rmq-wakeups"]
+        return len(threads) == len(set(owners.values()))
+
+    wait_until(one_for_each_node, "one thread for each node")
     wakes.close()
 
 
