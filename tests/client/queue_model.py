@@ -164,8 +164,8 @@ class Model:
             # Priority messages are due at once.
             starts = self.descending and copy.expiry == Expiry.TO_LIVE
             known = replace(copy, expiry=Expiry.LIVES) if starts else copy
-            if not (self.keeps_first and content in self.bodies):
-                self.bodies[content] = known
+            waiting = self.bodies.get(content) if self.keeps_first else None
+            self.bodies[content] = replace(waiting, requeued=False) if waiting else known
         if not copies:
             for content in contents:
                 self.bodies.pop(content, None)
