@@ -49,7 +49,7 @@ class RmqError(Exception):
 # The most characters of a value in an error.
 _LONGEST_SHOWN = 500
 # A password may hold what an address should not: spaces, slashes and @.
-_LOGIN = re.compile(r"://(?:\S*|[^/]*)@")
+_LOGIN = re.compile(r"://(?:\S*|(?!\S*:\d+\s)[^/\n]*)@")
 
 
 def without_login(text: str) -> str:

@@ -60,7 +60,7 @@ class AsyncListener(Counts):
         loop = asyncio.get_running_loop()
         try:
             listener = await _in_a_thread(partial(self._open_listener, loop), "that opens", loop)
-        except Exception:
+        except BaseException:
             self._is_used = False
             raise
         self._listener = listener

@@ -119,7 +119,7 @@ def send(
     text = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     print_result(as_json, f"{topic}: {text}", topic=topic, **counts)
     if ended.is_set():
-        print_remark("A signal ended rmq. Lines that it had not read were not sent.")
+        print_remark("A signal ended rmq. What it had not read was not sent.")
         raise typer.Exit(ended.exit_code)
 
 

@@ -194,11 +194,13 @@ def warnings_of(row: Row) -> list[str]:
     """What keeps messages of a group back, or soon will, in a few words each."""
     paused = row.queue.is_paused
     free = not (paused or row.held_until_ms)
+    rate = row.queue.definition.rate
     found = {
         "paused": paused,
         "nobody reads": row.due and not row.consumers and free,
         "leases ended": row.figures.prepare.due,
         f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
+        f"at most {rate}": row.due and row.consumers and free and rate,
         **dict.fromkeys(row.full_to(FULL_PERCENT).values(), True),
     }
     return [words for words, holds in found.items() if holds]

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -376,7 +376,8 @@ class AsyncCluster(Cluster):
         self._run_in_thread(super().refresh)
         gone = self._nodes.keys() - self._client.nodes_manager.nodes_cache
         for node in [self._nodes.pop(name) for name in gone]:
-            await_only(node._client.connection_pool.disconnect(inuse_connections=False))
+            with suppress(redis_errors.RedisError):
+                await_only(node._client.connection_pool.disconnect(inuse_connections=False))
 
     def close(self) -> None:
         super().close()

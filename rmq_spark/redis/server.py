@@ -103,6 +103,7 @@ class Server:
         self.closed = False
         self._told_s = -math.inf  # when the log last said that a call is repeated
         self._tell = threading.Lock()
+        self.repeats = 0  # how often a call was made again: its first answer may have been lost
         self.topics_changed_s = -math.inf  # when this program last changed the definition of one
         _servers.add(self)
         try:
@@ -454,6 +455,7 @@ class Server:
                     "rmq: retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),
                 )
+            self.repeats += 1
             self.pause(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
 

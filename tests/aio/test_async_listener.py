@@ -464,6 +464,16 @@ def test_it_runs_once(connected, topic):
             first, second = await asyncio.gather(*runs, return_exceptions=True)
             assert first is None
             assert isinstance(second, ConsumerMisused)
+            # Failed before: an opening that was cancelled counted as a run.
+            listener = broker.listen("T", "c", work)
+            opening = asyncio.create_task(listener.run())
+            await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            run = asyncio.create_task(listener.run())
+            await until(lambda: listener.is_running)
+            listener.stop()
+            await run
 
     asyncio.run(main())
 

@@ -338,6 +338,16 @@ def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
     assert (found.state, found.seen) == ("FAIL", "no such format")
 
 
+def test_top_shows_a_limit_that_is_over_before_anybody_looks(rmq):
+    """Failed before: of a fast rate, notes was empty, as if nothing kept messages back."""
+    queue = rmq.topic(rate="1000/s", burst=1000)
+    queue.send(["a"], fixed_time=99)
+    with rmq.broker.consumer("Orders", "a") as consumer:
+        consumer.poll().commit()
+        queue.send(["b"], fixed_time=99)
+        assert rmq("top", "-n", "1").out.rstrip().endswith(" at most 1000/s")
+
+
 def test_top_shows_what_keeps_messages_back(rmq):
     rmq.topic().send(["a"], fixed_time=99)
     assert rmq("top", "-n", "1").out.rstrip().endswith(" nobody reads")

@@ -236,6 +236,25 @@ def test_a_deleted_topic_leaves_no_key_behind(broker):
 
 
 @pytest.mark.parametrize("what", ["delete", "remove_group"])
+def test_of_two_deletions_at_once_one_finds_nothing(broker, monkeypatch, what):
+    """Failed before: it went on, and emptied what was created next under that name."""
+
+    def remove():
+        broker.delete("T") if what == "delete" else broker.remove_group("T", "g")
+
+    def while_another_is_faster(*args):
+        monkeypatch.undo()
+        remove()
+        return replace(*args)
+
+    replace = broker._replace
+    broker.create("T", "FixedTime", 1, groups=("default", "g"))
+    monkeypatch.setattr(broker, "_replace", while_another_is_faster)
+    with pytest.raises(UnknownTopic if what == "delete" else InvalidOption, match="T"):
+        remove()
+
+
+@pytest.mark.parametrize("what", ["delete", "remove_group"])
 def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypatch, what):
     """Seen: what was left under the keys came back with the next topic or group of that name."""
 

@@ -77,7 +77,7 @@ MUTANTS = [
     *of(
         "alter",
         "alter",
-        ("if (found or '') == new then return 1 end", ""),
+        ("if (found or '') == new then return 2 end", ""),
         ("if found ~= read then return 0 end", ""),
         ("if new ~= '' then redis", "redis"),
         ("redis.call('HDEL', topics, topic)", ""),

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from rmq_spark import options
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, without_login
 from rmq_spark.options import CONNECTION, ENSEMBLE, LISTENER, SINK, SOURCE, TABLE
 from rmq_spark.topics.parsing import TEXT, NotAccepted, Option, OptionTable, Parser, whole
 
@@ -58,6 +58,19 @@ def test_the_value_of_a_secret_is_in_no_error(read):
         "Accepted: abc. Ask for it."
     )
     assert "s3cret" not in trace.replace('refusal(code, "s3cret")', "")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("redis://me:s3 cret@h:1 is away", "redis://***@h:1 is away"),
+        ("s3://me:s/3cret@bucket is away", "s3://***@bucket is away"),
+        ("redis://h:6379 is away; ask anna@h", "redis://h:6379 is away; ask anna@h"),
+        ("file://x is no folder\nat Thread@1a2b", "file://x is no folder\nat Thread@1a2b"),
+    ],
+)
+def test_of_a_text_with_an_address_only_the_login_is_hidden(said, shown):
+    assert without_login(said) == shown
 
 
 @pytest.mark.parametrize("option", DECLARED, ids=lambda option: option.name)

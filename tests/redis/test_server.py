@@ -303,7 +303,10 @@ def test_a_change_of_a_topic_whose_reply_was_lost_is_done_as_a_whole(lossy, monk
     call = type(broker.server).call
 
     def change(make, *args, **how):
-        def call_that_is_cut(*of):
+        def call_that_is_cut(server, script, keys, args):
+            of = server, script, keys, args
+            if args[1] == args[2]:  # it only looks
+                return call(*of)
             monkeypatch.undo()
             lossy.lose_next_reply()
             return call(*of)

@@ -3,6 +3,7 @@
 import itertools
 import re
 import threading
+from functools import partial
 
 import pytest
 import redis
@@ -166,6 +167,17 @@ def test_each_command_of_the_sender_is_needed(enter, command):
     Journey(enter()).make(max_bytes=None)
     with pytest.raises(ServerRefused):
         send_all(lambda: enter("rmq-sender", without=command))
+
+
+def test_a_deletion_that_is_refused_has_deleted_nothing(enter):
+    """Failed before: the queues were empty by then, and the schedules gone."""
+    admin, user = enter(), enter("rmq", without="hdel")
+    admin.create("T", "FixedTime", 1, groups="default,g")
+    admin.queue("T").send(["m"], fixed_time=DUE)
+    for remove in (partial(user.remove_group, "T", "g", drop=True), partial(user.delete, "T")):
+        with pytest.raises(ServerRefused):
+            remove()
+    assert [admin.queue("T", group=of).figures().messages for of in ("default", "g")] == [1, 1]
 
 
 def test_a_sender_to_a_topic_with_a_limit_of_bytes_is_told_what_it_lacks(url, enter):

@@ -189,9 +189,9 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
     slots = sorted({claim.slot for claim in claims if claim.forgotten})
     if slots:
         _log.warning(
-            "rmq: topic %s: Redis was restarted, failed over, or has lost the plan of batch %d, "
-            "or the topic was paused for a while. The batch takes no more messages from the "
-            "slots %s. No messages are lost: they come in the next batch.",
+            "rmq: topic %s: Redis was restarted, failed over, or has lost the plan of batch %d "
+            "(counted from 1), or the topic was paused for a while. The batch takes no more "
+            "messages from the slots %s. No messages are lost: they come in the next batch.",
             claims[0].topic,
             claims[0].seq,
             slots,

@@ -306,8 +306,9 @@ def warn_of_gone_claims(
         if by_slot:
             names = sorted({name for of_slot in by_slot.values() for name in of_slot})
             _log.warning(
-                "rmq: topic %s: batch %d is replayed without the claims %s of the slots %s: their "
-                "leases ended, or Redis has lost them. Their messages come in a later batch.",
+                "rmq: topic %s: batch %d (counted from 1) is replayed without the claims %s of the "
+                "slots %s: their leases ended, or Redis has lost them. Their messages come in a "
+                "later batch.",
                 topic.name,
                 seq,
                 ", ".join(names),
@@ -315,9 +316,9 @@ def warn_of_gone_claims(
             )
     if not any(listed.values()) and not any(gone.values()):
         _log.warning(
-            "rmq: %s: batch %d is replayed without a message, because Redis has no claim %s. "
-            "Either no task had made one, or Redis fell back to an earlier state. If it fell back, "
-            "messages that the batch has delivered are redelivered in a later batch.",
+            "rmq: %s: batch %d (counted from 1) is replayed without a message, because Redis has "
+            "no claim %s. Either no task had made one, or Redis fell back to an earlier state. If "
+            "it fell back, messages that the batch has delivered are redelivered in a later batch.",
             "; ".join(f"topic {t.name}, slots 0 to {len(t.queue.slots) - 1}" for t in listed),
             seq,
             f"{consumer}:{seq}:*",

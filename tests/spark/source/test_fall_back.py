@@ -114,7 +114,7 @@ def test_a_restart_between_two_claims_of_a_batch_of_one_action_stops_no_query(ow
     assert taken
     assert rest
     assert sorted([*taken, *rest]) == names(100)
-    lost = "Redis was restarted, failed over, or has lost the plan of batch 1"
+    lost = "Redis was restarted, failed over, or has lost the plan of batch 1 (counted from 1)"
     assert f"topic {queue.definition.name}: {lost}" in logged(caplog)
 
 
@@ -177,7 +177,9 @@ def test_a_replay_whose_claims_redis_has_forgotten_warns_once(own, caplog):
         assert run.batch(start, end) == run.batch(start, end) == []  # one for each action
         assert sorted(rest_of(run, end)) == names(50)
     [said] = warnings_of_replays(caplog)
-    assert said.startswith(f"rmq: topic {queue.definition.name}, slots 0 to 1: batch 1 is replayed")
+    assert said.startswith(
+        f"rmq: topic {queue.definition.name}, slots 0 to 1: batch 1 (counted from 1) is replayed"
+    )
     assert f"Redis has no claim {consumer}:1:*." in said
     assert "Redis fell back to an earlier state" in said
 
@@ -197,7 +199,9 @@ def test_a_replay_names_no_claims_of_an_earlier_batch(own, caplog):
         assert run.batch(second, third) == []
         assert len(rest_of(run, third)) == 20  # the claims of batch 1 stay for their lease
     [said] = warnings_of_replays(caplog)
-    assert "batch 3 is replayed without a message, because Redis has no claim" in said
+    assert (
+        "batch 3 (counted from 1) is replayed without a message, because Redis has no claim" in said
+    )
 
 
 def test_a_replay_whose_leases_have_ended_in_one_slot_warns_of_it(rmq, caplog):
@@ -216,7 +220,7 @@ def test_a_replay_whose_leases_have_ended_in_one_slot_warns_of_it(rmq, caplog):
         assert {row["slot"] for row in kept} == {0}
         assert len(rest_of(run, end)) == given_back
     [said] = warnings_of_replays(caplog)
-    gone = f"batch 1 is replayed without the claims {name} of the slots [1]: "
+    gone = f"batch 1 (counted from 1) is replayed without the claims {name} of the slots [1]: "
     assert said.startswith(f"rmq: topic {queue.definition.name}: {gone}")
 
 
