@@ -137,9 +137,12 @@ def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, m
 def test_each_node_has_one_thread_for_wake_ups_however_slots_have_moved(
     cluster_broker, shared_cluster
 ):
+    def threads():
+        return {thread for thread in threading.enumerate() if thread.name == "rmq-wakeups"}
+
     cluster_broker.create("T", "FixedTime", 16)
     queue = cluster_broker.queue("T")
-    stores = [queue.keys.store(slot) for slot in queue.slots]
+    stores, before = [queue.keys.store(slot) for slot in queue.slots], threads()
     wakes, masters = Notifications(queue.server, stores), shared_cluster.masters()
     if not wakes._sharded:
         pytest.skip("Before Redis 7.0, each node passes on what the others hear.")
@@ -161,11 +164,7 @@ def test_each_node_has_one_thread_for_wake_ups_however_slots_have_moved(
                 moving.finish(shared_cluster, hash_slot, source, owners[store])
         wait_until(each_hears_its_own, "wake-ups of all nodes")
 
-    def one_for_each_node():
-        threads = [one for one in threading.enumerate() if one.name == "rmq-wakeups"]
-        return len(threads) == len(set(owners.values()))
-
-    wait_until(one_for_each_node, "one thread for each node")
+    wait_until(lambda: len(threads() - before) == len(masters), "one thread for each node")
     wakes.close()
 
 
