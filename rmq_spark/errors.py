@@ -50,11 +50,13 @@ class RmqError(Exception):
 _LONGEST_SHOWN = 500
 # A password may hold what an address should not: spaces, slashes and @.
 _LOGIN = re.compile(r"://(?:\S*|(?!\S*:\d+\s)[^/\n]*)@")
+# As in the addresses of JDBC and of redis-py.
+_PASSWORD_IN_QUERY = re.compile(r"(?<=[?&;])(\w*(?:password|secret)\w*=)[^&;\s'\"]+", re.IGNORECASE)
 
 
 def without_login(text: str) -> str:
-    """Return a text with *** for the login of each address in it."""
-    return _LOGIN.sub("://***@", text)
+    """Return a text with *** for the login and the passwords of each address in it."""
+    return _PASSWORD_IN_QUERY.sub(r"\1***", _LOGIN.sub("://***@", text))
 
 
 def quoted(value: object) -> str:

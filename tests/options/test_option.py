@@ -65,6 +65,13 @@ def test_the_value_of_a_secret_is_in_no_error(read):
     [
         ("redis://me:s3 cret@h:1 is away", "redis://***@h:1 is away"),
         ("s3://me:s/3cret@bucket is away", "s3://***@bucket is away"),
+        ("'redis://h?db=1&password=s3cret&a=b'", "'redis://h?db=1&password=***&a=b'"),
+        ("jdbc:sqlserver://h;Password=s3cret; x", "jdbc:sqlserver://h;Password=***; x"),
+        (
+            "jdbc:mariadb://h/db?keyStorePassword=s3cret.",
+            "jdbc:mariadb://h/db?keyStorePassword=***",
+        ),
+        ("password=told elsewhere", "password=told elsewhere"),
         ("redis://h:6379 is away; ask anna@h", "redis://h:6379 is away; ask anna@h"),
         ("file://x is no folder\nat Thread@1a2b", "file://x is no folder\nat Thread@1a2b"),
     ],
