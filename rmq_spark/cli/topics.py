@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from inspect import Parameter, Signature, signature
 from itertools import count, repeat, starmap
@@ -233,7 +233,8 @@ def alter(
             before = broker.definition(topic)
             removed = broker.remove_group(topic, remove_group, drop=drop)
             gone = {"removedGroup": remove_group, "messages": removed}
-            _delete_left(broker, before, [parse_group(remove_group)])
+            time.sleep(1.5 * DEFINITION_AGE_S)  # until all senders know
+            broker.delete_left(before, parse_group(remove_group))
     altered = broker.definition(topic)
     lost = f"; removed group {remove_group} with {messages_text(gone['messages'])}" if gone else ""
     print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
@@ -250,15 +251,8 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json
     scheduled = f" and {count_text(len(names), 'schedule')} ({', '.join(names)})" if names else ""
     confirm(f"Delete topic {topic} with {messages_text(held)}{scheduled}?", yes)
     broker.delete(topic)
-    _delete_left(broker, before, before.groups)
     told = f"{topic}: deleted, with {messages_text(held)}{scheduled}"
     print_result(as_json, told, topic=topic, messages=held, schedules=names)
-
-
-def _delete_left(broker: Broker, topic: TopicDefinition, groups: Iterable[str]) -> None:
-    """Delete what senders have stored that had not yet learned that groups are gone."""
-    time.sleep(1.5 * DEFINITION_AGE_S)
-    broker.delete_left(topic, groups)
 
 
 def pause(

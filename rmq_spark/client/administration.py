@@ -1,8 +1,10 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rmq_spark.client.hints import (
@@ -12,8 +14,8 @@ from rmq_spark.client.hints import (
     creation,
     describe_missing,
 )
-from rmq_spark.client.queue import Queue
-from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
+from rmq_spark.client.queue import DEFINITION_AGE_S, Queue
+from rmq_spark.errors import GroupNotEmpty, InvalidOption, ServerError, UnknownTopic
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE, Call, all_of, fields_of
 from rmq_spark.protocol.names import ScopedName
@@ -31,12 +33,19 @@ from rmq_spark.topics.definition import (
     parse_group,
     parse_settings,
 )
-from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
+from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, deletions_key, topics_key
 from rmq_spark.topics.parsing import Duration
 from rmq_spark.topics.types import TopicType, parse_topic_type
 from rmq_spark.topics.verdicts import parse_delay_ms
 
 _log = logging.getLogger(__name__)
+
+# A sender stores by a definition that it has read up to DEFINITION_AGE_S before its call.
+_SENDERS_KNOW_S = 1.5 * DEFINITION_AGE_S
+# How long a deletion that was killed keeps others from creating the topic. One of 65 536 slots took
+# 5 s; each slot of a group adds a ms.
+_DELETION_MS = 60_000
+_LOOK_S = 0.1
 
 
 class Administration:
@@ -120,6 +129,7 @@ class Administration:
         found = self.find(name)
         if found is None and topic_type is not None:
             new = new_definition(name, topic_type, amount, **settings)
+            self._wait_for_deletions(name)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if _any_paused(new):
                 self._mark_slots(name)
@@ -272,17 +282,54 @@ class Administration:
     def delete(self, name: str) -> None:
         """Delete a topic with everything that it holds, and its schedules. Raises UnknownTopic.
 
-        A program that still sends to the topic leaves keys behind.
+        Takes a second and a half, until all senders know of it, and deletes what they have sent
+        meanwhile. Nobody can create a topic of this name before: ``create`` waits.
         """
-        is_gone = False
-        while not is_gone:
-            text, old = self._read(name)
-            if self._may_replace(name, text):
-                # First: after a stop, the next call finds the definition.
-                self._delete_contents(old)
-                is_gone = self._replace(name, text, "")
-        if self.find(name) is None:
-            self._delete_contents(old)  # what came meanwhile
+        with self._deleting(self.definition(name)):
+            is_gone = False
+            while not is_gone:
+                text, old = self._read(name)
+                if self._may_replace(name, text):
+                    # First: after a stop, the next call finds the definition.
+                    self._delete_contents(old)
+                    is_gone = self._replace(name, text, "")
+            self.server.pause(_SENDERS_KNOW_S)
+            self._delete_contents(old)
+
+    @contextmanager
+    def _deleting(self, topic: TopicDefinition) -> Iterator[None]:
+        """Let nobody create a topic of this name: the deletion would empty that one, too."""
+        key, field = deletions_key(self.key_prefix), f"{topic.name} {secrets.token_hex(8)}"
+        lapses_ms = self.server.now_ms() + _DELETION_MS + topic.slot_amount * len(topic.groups)
+        # By a script, which may write in a Redis that is full.
+        self.server.call("alter", [key], [field, "", lapses_ms])
+        try:
+            yield
+        finally:
+            with suppress(ServerError):
+                lapsed = [mark for mark, left_ms in self._deletions().items() if left_ms <= 0]
+                self.server.command("HDEL", key, field, *lapsed)
+
+    def _deletions(self) -> dict[str, int]:
+        """Return for how many ms each deletion may last from now on."""
+        marks = fields_of(self.server.command("HGETALL", deletions_key(self.key_prefix)))
+        now_ms = self.server.now_ms()
+        return {mark.decode(): int(lapses_ms) - now_ms for mark, lapses_ms in marks}
+
+    def _wait_for_deletions(self, name: str) -> None:
+        """Wait until no deletion of a topic is in progress."""
+        waits = False
+        while left := [
+            ms for mark, ms in self._deletions().items() if ms > 0 and mark.split()[0] == name
+        ]:
+            if not waits:
+                _log.warning(
+                    "rmq: topic %s is being deleted. It is created when that is done, or in %.0f s "
+                    "if the program that deletes it was killed",
+                    *(name, max(left) / 1000),
+                )
+            waits = True
+            self.server.pause(min(max(left) / 1000, _LOOK_S))
 
     def _delete_contents(self, topic: TopicDefinition) -> None:
         from rmq_spark.client.schedules import remove_of  # which imports this module
@@ -301,16 +348,14 @@ class Administration:
         kinds = keys.stages, keys.schedules, keys.recent
         self._in_parts(("UNLINK", *(kind(slot) for kind in kinds)) for slot in slots)
 
-    def delete_left(self, topic: TopicDefinition, groups: Iterable[str]) -> None:
-        """Delete what is left of groups that were removed, or whose topic was deleted.
+    def delete_left(self, topic: TopicDefinition, group: str) -> None:
+        """Delete what is left of a group that was removed, unless it exists again.
 
-        Senders learn of that within DEFINITION_AGE_S, and store messages until then. Leaves groups
-        alone that exist again.
+        Senders learn of that within DEFINITION_AGE_S, and store messages until then.
         """
         now = self.find(topic.name)
-        for group in groups:
-            if now is None or group not in now.groups:
-                self._delete_group(topic, group)
+        if now is None or group not in now.groups:
+            self._delete_group(topic, group)
 
     def _delete_group(self, topic: TopicDefinition, group: str) -> None:
         keys = Keys(topic.name, self.key_prefix, group)
@@ -402,7 +447,7 @@ class Administration:
         if gone and not drop:  # sent in the meantime
             self._with_group(name, wanted)
             return self.remove_group(name, group, drop=drop)
-        self.delete_left(old, [wanted])
+        self.delete_left(old, wanted)
         return dropped + gone
 
     def _mark_slots(self, name: str) -> None:

@@ -133,6 +133,11 @@ def topics_key(prefix: str = "") -> str:
     return f"{prefix}rmq_topics"
 
 
+def deletions_key(prefix: str = "") -> str:
+    """Name the HASH of deletions in progress: topic and a token -> when it lapses, in ms."""
+    return f"{prefix}rmq_deletions"
+
+
 def schedules_key(prefix: str = "") -> str:
     """Name the HASH of all schedules: schedule -> definition as JSON."""
     return f"{prefix}rmq_schedules"

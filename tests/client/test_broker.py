@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
 from rmq_spark import aio
-from rmq_spark.client import Broker, TopicType, connect
+from rmq_spark.client import Broker, TopicType, administration, connect
 from rmq_spark.client.exactly_once import StagedSink
 from rmq_spark.client.staging import stage
 from rmq_spark.errors import (
@@ -30,6 +32,7 @@ from rmq_spark.topics.keys import consumer_key, topics_key
 
 from ..logs import logged
 from ..seeding import LONG_MS, numbered, open_run, rollback
+from ..waiting import wait_until
 
 
 def all_keys(broker):
@@ -264,6 +267,11 @@ def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypa
     def remove(topic):
         broker.delete(topic) if what == "delete" else broker.remove_group(topic, "g", drop=True)
 
+    def left():
+        return [key for key in all_keys(broker) if not key.endswith(b"rmq_deletions")]
+
+    monkeypatch.setattr(administration, "_SENDERS_KNOW_S", 0)
+    monkeypatch.setattr(administration, "_DELETION_MS", 0)
     server, is_killed, killed_after = type(broker.server), True, 0
     run = server._run_until_answered
     while is_killed:
@@ -273,12 +281,12 @@ def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypa
         queue.ask(reading.due, [0], "c")
         stage(queue, "query:1:0:attempt", {0: [1000, b"m"]}, {})
         broker.schedule("s", "T", b"m", every="1h")
-        left = killed_after
+        calls = killed_after
 
         def killing(self, *args):
-            nonlocal left
-            left -= 1
-            if left < 0:
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
                 raise Killed
             return run(self, *args)
 
@@ -288,14 +296,78 @@ def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypa
             is_killed = False
         except Killed:
             killed_after += 1
-        monkeypatch.undo()
+        monkeypatch.setattr(server, "_run_until_answered", run)
         with contextlib.suppress(UnknownTopic, InvalidOption):  # it was nearly done
             remove("T")
         if what == "remove_group":
-            assert not [key for key in all_keys(broker) if key.endswith(b"@g")]
+            assert not [key for key in left() if key.endswith(b"@g")]
             broker.delete("T")
-        assert all_keys(broker) == []
+        assert left() == []
     assert killed_after > 5
+    if what == "delete":
+        broker.create("T", "FixedTime", 1)
+        broker.delete("T")
+        assert all_keys(broker) == []  # nor a note of those that were killed
+
+
+def test_a_topic_that_is_created_anew_loses_nothing_and_gets_nothing_of_the_old_one(
+    redis_url, broker
+):
+    """Failed before: for a second, senders stored by the old definition, where nobody reads."""
+    broker.create("T", "FixedTime", 16)
+    is_created, ended, after = threading.Event(), threading.Event(), []
+
+    def send():
+        with connect(redis_url, key_prefix=broker.key_prefix) as other:
+            queue, number = other.queue("T"), 0
+            while not ended.is_set():
+                is_after, number = is_created.is_set(), number + 1
+                try:
+                    queue = queue or other.queue("T")
+                    queue.send([b"%d" % number], fixed_time=99)
+                except UnknownTopic:
+                    queue = None
+                else:
+                    after.extend([b"%d" % number] * is_after)
+
+    with ThreadPoolExecutor() as pool:
+        sender = pool.submit(send)
+        broker.delete("T")
+        broker.create("T", "FixedTime", 2)
+        is_created.set()
+        wait_until(lambda: len(after) > 100 or sender.done(), "messages of the new topic")
+        ended.set()
+        sender.result()
+    found = {
+        content
+        for slot in (0, 1)
+        for content in broker.server.client.zrange(broker.queue("T").keys.store(slot), 0, -1)
+    }
+    assert set(after) <= found
+    assert broker.queue("T").figures().store.count == len(found)
+    broker.delete("T")
+    assert all_keys(broker) == []
+
+
+def test_a_topic_is_created_only_when_its_deletion_is_done(redis_url, broker, monkeypatch, caplog):
+    """Failed before: the deletion emptied the new topic, too."""
+
+    def create():
+        with connect(redis_url, key_prefix=broker.key_prefix) as other:
+            other.create("T", "Priority", 1)
+            return other.queue("T").send([b"new"], priority=50)
+
+    def meanwhile(seconds):
+        created.append(pool.submit(create))
+        wait_until(lambda: "topic T is being deleted" in logged(caplog), "the creation waits")
+
+    created = []
+    broker.create("T", "FixedTime", 1)
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(broker.server, "pause", meanwhile)
+        broker.delete("T")
+        assert created[0].result().new == 1
+    assert broker.queue("T").figures().store.count == 1
 
 
 def test_what_concerns_all_slots_is_sent_for_many_of_them_at_once(own_redis):

@@ -77,10 +77,10 @@ MUTANTS = [
     *of(
         "alter",
         "alter",
-        ("if (found or '') == new then return 2 end", ""),
+        ("if found == new then return 2 end", ""),
         ("if found ~= read then return 0 end", ""),
         ("if new ~= '' then redis", "redis"),
-        ("redis.call('HDEL', topics, topic)", ""),
+        ("redis.call('HDEL', hash, field)", ""),
     ),
     *of(
         "include/priorities",

@@ -31,6 +31,11 @@ def test_one_that_is_gone_is_not_made_again(broker, topics):
     assert broker.server.command("EXISTS", topics) == 0
 
 
+def test_one_that_is_not_there_is_made_if_none_was_read(broker, topics):
+    assert [alter(broker, topics, "", new) for new in ("new", "other")] == [1, 0]
+    assert broker.server.command("HGET", topics, "T") == b"new"
+
+
 def test_an_empty_new_one_deletes_it(broker, topics):
     broker.server.command("HSET", topics, "T", "old", "Other", "kept")
     assert alter(broker, topics, "old", "") == 1
