@@ -240,6 +240,8 @@ class Lossy:
         self._cut = True
 
     def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # else its thread waits, and keeps the port
         self._listener.close()
 
     def _accept(self):

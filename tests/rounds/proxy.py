@@ -108,6 +108,8 @@ class Proxy:
         """Ends all connections and takes no others."""
         self.disarm()
         for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # else its thread waits, and keeps the port
             listener.close()
         self.cut()
 
