@@ -11,6 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from rmq_spark.client import Broker
+from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.protocol import scripts as queue_scripts
 from rmq_spark.redis.connection import parse_connection
@@ -74,6 +75,15 @@ def pytest_collection_modifyitems(config, items):
         without = set(left_out)
         config.hook.pytest_deselected(items=list(without))
         items[:] = [item for item in items if item not in without]
+
+
+@pytest.fixture(autouse=True)
+def _idle_process():
+    """Readers that earlier tests left with claimed messages are none of this test's business.
+
+    Else it would wait for them, for ever, where it takes a message alone in its process.
+    """
+    IN_PROCESS.clear()
 
 
 @pytest.fixture(scope="session")

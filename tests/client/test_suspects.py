@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rmq_spark.client.receiving.work_in_process import IN_PROCESS, WorkInProcess
+from rmq_spark.client.receiving.work_in_process import WorkInProcess
 
 from ..seeding import numbered, suspect
 from ..waiting import wait_until
@@ -13,12 +13,6 @@ from ..waiting import wait_until
 
 class Reader:
     """Stands for a consumer or a listener."""
-
-
-@pytest.fixture(autouse=True)
-def idle():
-    """Readers that earlier tests left with claimed messages are none of these tests' business."""
-    IN_PROCESS.clear()
 
 
 @pytest.fixture
