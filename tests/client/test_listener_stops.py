@@ -243,7 +243,7 @@ def test_a_stop_waits_only_once_for_a_redis_that_hangs(own_redis, caplog, is_bus
                 wait_until(lambda: not listener._thread.is_alive(), "the end of the listener")
                 os.kill(own_redis.pid, signal.SIGCONT)
         go_on.set()
-    assert logged(caplog).count("retrying Redis") == 1
+    assert logged(caplog, own_redis.url).count("retrying Redis") == 1
     assert "keeps its messages until the lease ends" in logged(caplog)
 
 

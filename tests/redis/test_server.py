@@ -62,11 +62,11 @@ def with_password(url, password):
 def test_a_server_that_is_away_is_named_with_what_to_check():
     url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable) as raised:
-        connect(url, patience_s=0.2)
+        connect(url, patience_s=1)  # time for several tries
     text = str(raised.value)
     assert f"Redis at {url.replace(f':{SECRET}@', '')} cannot be reached" in text
     assert "Check that url or RMQ_REDIS_URL is right and that the server is running." in text
-    assert re.search(r"rmq-spark tried \d times in 0\.\d s\.", text)
+    assert re.search(r"rmq-spark tried \d times in \d+\.\d s\.", text)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
@@ -105,9 +105,10 @@ def test_a_server_that_accepts_no_more_connections_is_not_said_to_be_away(own_re
 def test_an_outage_is_told_in_one_line_at_once(caplog):
     url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable):
-        connect(url, patience_s=0.4)  # time for several tries
+        connect(url, patience_s=1)  # time for several tries
     address = url.replace(f":{SECRET}@", "")
-    assert caplog.messages == [f"rmq: retrying Redis at {address} for up to 0.4 s: ConnectionError"]
+    lines = [line for line in caplog.messages if address in line]
+    assert lines == [f"rmq: retrying Redis at {address} for up to 1 s: ConnectionError"]
 
 
 def test_a_wrong_password_is_refused_at_once(locked_redis):
@@ -502,9 +503,9 @@ def test_a_cluster_that_is_away_is_tried_for_its_time_and_named(caplog):
     url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     begun = time.monotonic()
     with pytest.raises(
-        ServerUnavailable, match=r"cannot be reached .*tried \d times in 0\.\d s"
+        ServerUnavailable, match=r"cannot be reached .*tried \d times in \d+\.\d s"
     ) as raised:
-        connect(url, cluster="true", patience_s=0.3)
+        connect(url, cluster="true", patience_s=1)
     assert time.monotonic() - begun > 0.1
     assert SECRET not in "".join(traceback.format_exception(raised.value)) + logged(caplog)
 
