@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from rmq_spark.client import connect
 from rmq_spark.options import QUEUE
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
@@ -15,7 +16,7 @@ from rmq_spark.protocol.pages import (
     pages_after_each_other,
 )
 
-from ..seeding import FAR_MS, LONG_MS, numbered
+from ..seeding import FAR_MS, LONG_MS, Slot, numbered
 
 STORE, PREPARE, RETRY, DEAD = QueueKind
 
@@ -138,14 +139,15 @@ def test_a_dead_queue_shows_times_of_death(slot):
     ]
 
 
-def test_the_deaths_of_messages_that_are_read_at_once_are_read_at_once(slot):
+def test_the_deaths_of_messages_that_are_read_at_once_are_read_at_once(own_redis):
     dead = numbered(100)
-    slot.bury(*dead[:40], *dead[41:])
-    slot.redis.zadd(slot.keys.dead(0), {dead[40]: 1})  # as an earlier version left it
-    slot.redis.config_resetstat()
-    reasons = {entry.content: entry.reason for entry in entries(slot, DEAD)}
-    calls = slot.redis.info("commandstats")
-    slot.redis.zrem(slot.keys.dead(0), dead[40])
+    with connect(own_redis.url) as broker:
+        slot = Slot(broker, "T")
+        slot.bury(*dead[:40], *dead[41:])
+        slot.redis.zadd(slot.keys.dead(0), {dead[40]: 1})  # as an earlier version left it
+        slot.redis.config_resetstat()
+        reasons = {entry.content: entry.reason for entry in entries(slot, DEAD)}
+        calls = slot.redis.info("commandstats")
     assert "cmdstat_hget" not in calls
     assert calls["cmdstat_hmget"]["calls"] == calls["cmdstat_zrange"]["calls"] < 20
     assert reasons == {**dict.fromkeys(dead, "Broken: by hand"), dead[40]: None}

@@ -23,6 +23,15 @@ def rmq(redis_server, request, tmp_path: Path):
     rmq.close()
 
 
+@pytest.fixture
+def alone(tmp_path):
+    """The same on a server of this test's own: what others have left at work calls it not."""
+    with LocalRedis(settings={"appendonly": "no"}) as server:
+        rmq = Rmq(server.url, "alone", tmp_path)
+        yield rmq
+        rmq.close()
+
+
 @pytest.fixture(autouse=True)
 def _own_signals():
     """A reader that is driven in this process sets a handler; pytest keeps its own."""

@@ -337,14 +337,14 @@ def test_a_first_write_without_a_type_says_what_to_add(rmq):
         rmq.writer(schema, topic=rmq.name())
 
 
-def test_a_refused_write_leaves_no_connection(rmq):
-    schema, redis = StructType().add("content", StringType()), rmq.broker.server.client
+def test_a_refused_write_leaves_no_connection(alone):
+    schema, redis = StructType().add("content", StringType()), alone.broker.server.client
 
     def connections():
         return {one["id"] for one in redis.client_list()}
 
     before = connections()
     with pytest.raises(UnknownTopic) as error:  # whose traceback would keep the connection
-        rmq.writer(schema, topic=rmq.name())
+        alone.writer(schema, topic=alone.name())
     wait_until(lambda: connections() <= before, "closed")
     assert error.tb is not None

@@ -201,14 +201,14 @@ def test_a_topic_column_sends_to_several_topics_in_one_write(spark, rmq):
     [({}, 1), ({"topicType": "Priority"}, 2), ({"operation": "purge"}, 1)],
     ids=["as it is", "compared", "purge"],
 )
-def test_a_definition_is_read_again_only_to_compare_it(rmq, options, reads):
-    name = rmq.queue("Priority").definition.name
+def test_a_definition_is_read_again_only_to_compare_it(alone, options, reads):
+    name = alone.queue("Priority").definition.name
     options = {"priority": "17", **options, "topic": name}
-    topics = rmq.writer(StructType().add("content", "string"), **options)._work._topics
-    server = rmq.broker.server
+    topics = alone.writer(StructType().add("content", "string"), **options)._work._topics
+    server = alone.broker.server
     calls = lambda: server.client.info("commandstats")["cmdstat_hget"]["calls"]  # noqa: E731
     before = calls()
-    assert topics.find(server, name) == rmq.broker.definition(name)
+    assert topics.find(server, name) == alone.broker.definition(name)
     assert calls() - before == reads + 1
 
 

@@ -7,7 +7,6 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
-from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.claims import Claim
 from rmq_spark.redis.server import Server
 from rmq_spark.spark.compatibility import arrow_schema
@@ -19,7 +18,7 @@ from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 from ...seeding import rollback
 from ...waiting import wait_until
-from ..driving import DUE, Rmq, Run, contents, names, send_due
+from ..driving import DUE, Run, contents, names, send_due
 
 
 def test_times_come_ascending_within_a_slot(rmq):
@@ -361,15 +360,6 @@ def test_offsets_always_have_their_keys_in_the_same_order(rmq):
     assert (
         list(json.loads(json.dumps(end))) == ["consumer", "seq", "topic", "version"] == list(start)
     )
-
-
-@pytest.fixture
-def alone(tmp_path):
-    """A server that no other test's queries call."""
-    with LocalRedis(settings={"appendonly": "no"}) as server:
-        rmq = Rmq(server.url, "alone", tmp_path)
-        yield rmq
-        rmq.close()
 
 
 def test_while_nothing_is_due_redis_is_asked_once_a_poll_interval(alone):

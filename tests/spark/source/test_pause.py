@@ -162,11 +162,11 @@ def test_a_query_that_is_paused_comes_to_rest_and_can_be_stopped(spark, rmq):
     assert queue.figures().counters["claimed"] == 60
 
 
-def test_an_idle_query_asks_no_slot_of_a_paused_topic(rmq):
+def test_an_idle_query_asks_no_slot_of_a_paused_topic(alone):
     """Seen: it asked all of them at every pollInterval, as their stores held due messages."""
-    queue = rmq.due(20, slots=64)
-    pause(rmq, queue)
-    with rmq.by_hand(queue, pollInterval="1ms") as run:
+    queue = alone.due(20, slots=64)
+    pause(alone, queue)
+    with alone.by_hand(queue, pollInterval="1ms") as run:
         start = run.initial()
         assert run.plan(start) == start
         before = scripts_run(queue)
@@ -174,7 +174,7 @@ def test_an_idle_query_asks_no_slot_of_a_paused_topic(rmq):
             time.sleep(0.002)
             assert run.plan(start) == start
         assert scripts_run(queue) - before < 64
-        pause(rmq, queue, False)
+        pause(alone, queue, False)
         assert len(run.batch(start, next_end(run, start))) == 20
 
 
