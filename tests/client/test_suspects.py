@@ -2,9 +2,11 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from rmq_spark.client.receiving import work_in_process
 from rmq_spark.client.receiving.work_in_process import WorkInProcess
 
 from ..seeding import numbered, suspect
@@ -145,7 +147,7 @@ def test_a_reader_that_is_gone_keeps_nobody_waiting(work):
 
 def test_a_wish_ends_if_it_is_not_repeated_or_in_vain(work, monkeypatch):
     now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(work_in_process, "time", SimpleNamespace(monotonic=lambda: now))
     one, two = Reader(), Reader()
     work.begin(two)
     work.begin_alone(one)

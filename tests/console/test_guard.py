@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -237,7 +238,7 @@ def test_a_session_ends(monkeypatch):
     sessions = Sessions()
     cookie = sessions.new("anna")
     assert sessions.user_of(cookie) == "anna"
-    monkeypatch.setattr("rmq_spark.console.auth.time.time", lambda: 4e9)
+    monkeypatch.setattr("rmq_spark.console.auth.time", SimpleNamespace(time=lambda: 4e9))
     assert sessions.user_of(cookie) is None
 
 

@@ -1,5 +1,8 @@
 """The counts of a batch of each_message, which its tasks keep in Redis while they run."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from rmq_spark.spark.listener import task as task_module
@@ -23,10 +26,11 @@ def test_counts_are_taken_once_by_task(rmq, batch):
 
 
 def test_counts_are_not_written_at_every_call(batch, monkeypatch):
-    task = TaskCounts(batch, "1")
+    task, now = TaskCounts(batch, "1"), [1000.0]
+    monkeypatch.setattr(task_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for succeeded in range(100):
-        monkeypatch.setattr(task_module.time, "monotonic", lambda at=succeeded: 1000 + at / 1000)
         task.write(Counts(succeeded))
+        now[0] += 0.001
     assert batch.take() == {"1": Counts(0)}
     task.write(Counts(100), is_done=True)
     assert batch.take() == {"1": Counts(100)}
@@ -52,7 +56,8 @@ def test_tasks_of_a_batch_that_ends_stop_and_are_waited_for(batch, monkeypatch):
 
     looks = []
     monkeypatch.setattr(task_module, "_LONGEST_WAIT_S", 0.2)
-    monkeypatch.setattr(task_module.time, "sleep", look)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=look)  # that of this module alone
+    monkeypatch.setattr(task_module, "time", clock)
     assert batch.end() == {"1": Counts(3), "2": Counts(9), "3": Counts()}
     assert looks
 
