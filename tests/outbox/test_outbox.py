@@ -273,8 +273,9 @@ def test_a_relay_that_waits_for_another_one_does_not_listen(postgresql_shop):
     with first:
         send(shop, [Message("a", fixed_time=0)])
         shop.arrives("a")
+        listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %{t}%'"
+        wait_until(lambda: shop.one(listening) == "1", "the first listens")
         with second:
-            listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %{t}%'"
             assert shop.one(listening) == "1"
 
 
