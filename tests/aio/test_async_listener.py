@@ -69,7 +69,7 @@ def test_a_call_that_goes_on_when_it_is_cancelled_does_not_hold_its_slot(
     async def main():
         async with (
             await connected() as broker,
-            broker.listen("T", "a", work, timeout="100ms", delay="1h") as listener,
+            broker.listen("T", "a", work, timeout="1s", delay="1h") as listener,
         ):
             try:
                 await until(lambda: (listener.succeeded, listener.failed) == (1, 1))
@@ -96,7 +96,7 @@ def test_a_call_that_takes_too_long_is_cancelled_and_its_message_comes_again(con
         topic.send([b"m"], fixed_time=1000)
         async with (
             await connected() as broker,
-            broker.listen("T", "a", work, timeout="100ms") as listener,
+            broker.listen("T", "a", work, timeout="1s") as listener,
         ):
             await until(lambda: (listener.succeeded, listener.failed) == (1, 1))
 
@@ -370,12 +370,12 @@ def test_a_listener_opens_while_the_threads_of_the_loop_are_busy(connected, topi
 
 def test_a_cancellation_during_the_end_of_its_block_is_not_swallowed(connected, topic):
     topic.send([b"m"], fixed_time=1000)
-    begun = asyncio.Event()
+    begun, go_on = asyncio.Event(), asyncio.Event()
     went_on = []
 
     async def work(message):
         begun.set()
-        await asyncio.sleep(1.0)
+        await go_on.wait()
 
     async def block(broker):
         async with broker.listen("T", "a", work):
@@ -388,6 +388,7 @@ def test_a_cancellation_during_the_end_of_its_block_is_not_swallowed(connected, 
             await begun.wait()
             await asyncio.sleep(0.1)
             task.cancel()
+            go_on.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await until(lambda: not topic.figures().prepare.count)

@@ -483,6 +483,7 @@ def test_a_function_that_returns_what_has_not_run_has_failed(broker, topic, retu
 
 def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, monkeypatch):
     monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 3600.0)  # nothing is given back meanwhile
     monkeypatch.setattr(workers_module, "_LOOK_EVERY_S", 0.05)
     released = threading.Event()
 
@@ -493,7 +494,7 @@ def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, mon
 
     for number, content in enumerate(numbered(4)):
         topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
-    with broker.listen("T", "a", function, workers=1, timeout="200ms") as listener:
+    with broker.listen("T", "a", function, workers=1, timeout="1s") as listener:
         wait_until(lambda: is_drained(topic), "all messages")
         assert [content for content, _ in seen] == [b"m00000", b"m00002", b"m00003", b"m00001"]
         released.set()
@@ -525,7 +526,7 @@ def test_an_async_function_is_cancelled_when_its_time_is_over(
 
     topic.send([b"long"], fixed_time=1000, slot_basis=b"one")
     topic.send([b"next"], fixed_time=2000, slot_basis=b"one")
-    with broker.listen("T", "a", function, workers=1, timeout="200ms") as listener:
+    with broker.listen("T", "a", function, workers=1, timeout="1s") as listener:
         assert ended.wait(60)
         wait_until(lambda: is_drained(topic), "all messages")
     calls = {(b"next", 1), (b"long", 2)} | ({(b"long", 1)} if swallows else set())
@@ -533,7 +534,7 @@ def test_an_async_function_is_cancelled_when_its_time_is_over(
     assert (listener.succeeded, listener.failed) == (2, 1)
     assert topic.figures().counters["rolledBack"] == 1
     assert logged(caplog).count("rolled back") == 1
-    assert "rolled back: TimeLimitExceeded: took longer than 200ms" in logged(caplog)
+    assert "rolled back: TimeLimitExceeded: took longer than 1s" in logged(caplog)
 
 
 def test_a_call_that_was_given_up_before_it_began_does_not_begin():
@@ -555,8 +556,9 @@ def test_leases_are_renewed_while_a_call_takes_long(broker, topic):
         done.set()
 
     send(topic, [b"m"])
-    ends_ms = topic.now_ms() + 3000
-    with broker.listen("T", "a", function, visibility_timeout="1s") as listener:
+    ends_ms = topic.now_ms() + 9000
+    # Renewed each second: on a busy machine, that may be two seconds late.
+    with broker.listen("T", "a", function, visibility_timeout="3s") as listener:
         while not done.is_set():
             assert topic.expire() == 0
             time.sleep(0.05)

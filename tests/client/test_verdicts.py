@@ -179,7 +179,7 @@ def test_only_its_expiry_ends_a_message_that_is_always_snoozed(broker):
         calls.append(message)
         raise Snooze("1ms")
 
-    topic.send([Message(key=b"k")], fixed_time=1000, expires_at=topic.now_ms() + 2000)
+    topic.send([Message(key=b"k")], fixed_time=1000, expires_at=topic.now_ms() + 3000)
     with broker.listen("K", "a", snooze):
         wait_until(lambda: topic.figures().dead.count, "its expiry")
     assert len(calls) > 1

@@ -369,11 +369,11 @@ def test_a_master_that_hangs_is_replaced_and_takes_no_part_when_it_wakes(own_clu
 
 
 def test_too_few_replicas_are_named_and_what_was_sent_is_there(own_cluster):
-    options = {"cluster": "true", "minReplicas": "2", "replicaTimeout": "100ms"}
+    options = {"cluster": "true", "minReplicas": "2", "replicaTimeout": "1s"}
     broker = rmq_spark.connect(own_cluster.url, **options)
     broker.create("T", "FixedTime", 1)
     with pytest.raises(
-        NotReplicated, match=r"1 of 2 replicas confirmed it within 100 ms.* lower minReplicas"
+        NotReplicated, match=r"1 of 2 replicas confirmed it within 1000 ms.* lower minReplicas"
     ):
         broker.queue("T").send([b"m"], fixed_time=1)
     broker.close()

@@ -26,7 +26,7 @@ from ...processes import alive
 from ...seeding import requeue, rollback
 from ...waiting import wait_until
 from ..driving import DUE, contents, drained, refused
-from .test_runner import SHORT_S
+from .test_runner import LIMIT_S
 
 DELIVERIES = 17  # one, and 16 retries
 
@@ -195,7 +195,7 @@ def test_what_takes_longer_than_the_timeout_is_rolled_back_alone(rmq, claimed, w
             os.read(os.pipe()[0], 1)
 
     queue, frame = claimed()
-    heard = listener(rmq, hang, timeout=f"{SHORT_S}s")
+    heard = listener(rmq, hang, timeout=f"{LIMIT_S:g}s")
     heard(frame, 1)
     assert totals(heard) == (5, 1, 0)
     assert (queue.figures().prepare.count, queue.figures().store.count) == (5, 1)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -31,6 +32,7 @@ from ...waiting import wait_until
 SCHEMA = StructType([StructField("content", StringType()), StructField("n", LongType())])
 GENEROUS_S = 60.0
 SHORT_S = 0.2  # a limit that hanging code passes; nothing else is called under it
+LIMIT_S = 1.0  # the same beside calls that return at once, which a busy machine may delay
 
 
 def rows(count, size=0):
@@ -213,9 +215,9 @@ def test_what_hangs_is_killed_alone(runner_for, notes, hang):
             hang(row)
 
     runner = runner_for(noting(notes.path, some_hang))
-    failures = runner.run(rows(5), SHORT_S)
+    failures = runner.run(rows(5), LIMIT_S)
     assert failed(failures) == [2]
-    assert failures[0].failure.reason == "TimeLimitExceeded: took longer than 200ms"
+    assert failures[0].failure.reason == "TimeLimitExceeded: took longer than 1s"
     assert notes.read() == list(range(5))
 
 
@@ -339,6 +341,17 @@ def test_its_parent_may_have_thousands_of_files_open(runner_for, tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def pipes():
+    """The pipes of this process. Its sockets come and go in other threads, too."""
+    found = set()
+    for number in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):
+            of = os.fstat(int(number))
+            if stat.S_ISFIFO(of.st_mode):
+                found.add((of.st_dev, of.st_ino))
+    return found
+
+
 @pytest.mark.parametrize("fails", ["fork", "posix_spawn"])
 def test_a_process_that_cannot_be_started_leaves_no_file_open(runner_for, monkeypatch, fails):
     """Failed before: each try of a machine without room left two pipes open."""
@@ -348,10 +361,10 @@ def test_a_process_that_cannot_be_started_leaves_no_file_open(runner_for, monkey
 
     monkeypatch.setattr(child_process, "_guard", child_process._Guard())
     monkeypatch.setattr(os, fails, fail)
-    before = os.listdir("/dev/fd")
+    before = pipes()
     with pytest.raises(BlockingIOError):
         runner_for(print).run(rows(1))
-    assert os.listdir("/dev/fd") == before
+    assert pipes() <= before
 
 
 WORKER = """
@@ -496,10 +509,10 @@ def test_a_function_whose_loading_hangs_is_no_messages_fault(runner_for, size):
 
 
 @pytest.mark.parametrize("size", [0, 10_000], ids=["small", "larger than a pipe"])
-@pytest.mark.parametrize("limit_s", [SHORT_S, None])
+@pytest.mark.parametrize("limit_s", [LIMIT_S, None])
 def test_a_function_may_take_longer_to_load_than_a_message_may(runner_for, size, limit_s):
     loading_s = SHORT_S if limit_s is None else GENEROUS_S  # it bounds nothing without a limit
-    assert runner_for(Slow(0.5), loading_s=loading_s).run(rows(100, size), limit_s) == []
+    assert runner_for(Slow(1.2), loading_s=loading_s).run(rows(100, size), limit_s) == []
 
 
 def test_a_process_that_takes_no_more_messages_is_replaced(runner_for, notes):
@@ -508,7 +521,7 @@ def test_a_process_that_takes_no_more_messages_is_replaced(runner_for, notes):
     pid = runner.pid
     os.kill(pid, signal.SIGSTOP)
     batch = rows(100, 10_000)
-    assert runner.run(batch.slice(1), 0.5) == []
+    assert runner.run(batch.slice(1), LIMIT_S) == []
     assert runner.pid != pid
     assert notes.read() == list(range(100))
 

@@ -138,7 +138,7 @@ def test_a_full_server_lets_through_what_was_sealed_when_the_query_starts_again(
 
 
 def test_a_sealed_batch_whose_time_has_passed_meanwhile_is_published(sink, monkeypatch):
-    time_ms = int(time.time() * 1000) + 1500
+    time_ms = int(time.time() * 1000) + 3000
     sink.options = {"fixedTime": str(time_ms), "pastFixedTime": "fail"}
     messages = sink.staged(1, numbers(0, 40))
     with killed(monkeypatch, "publish", 1):

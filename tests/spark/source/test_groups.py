@@ -34,7 +34,7 @@ def test_every_group_reads_everything_at_its_own_pace(rmq, queue):
 
 
 def test_a_restart_replays_within_its_group(rmq, queue):
-    with rmq.by_hand(queue, group="a", visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, group="a") as run:
         start = run.initial()
         end, rows = run.next(start)
         again = run.again()

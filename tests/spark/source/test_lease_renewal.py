@@ -20,6 +20,10 @@ from ...seeding import suspect
 from ...waiting import wait_until
 from ..driving import Run, contents, names, refused, send_due
 
+# Renewed each second: on a busy machine, that may be two seconds late.
+LEASE_MS = 3000
+LEASE = f"{LEASE_MS}ms"
+
 
 def deadlines(queue) -> list[int]:
     """When the leases of all claims end, in ms."""
@@ -42,7 +46,7 @@ def due_to_another(queue) -> int:
 
 def test_a_batch_that_takes_longer_than_the_lease_is_not_delivered_twice(rmq):
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         start = run.initial()
         end, rows = run.next(start)
         wait_past_the_lease(queue)
@@ -55,7 +59,7 @@ def test_a_batch_that_takes_longer_than_the_lease_is_not_delivered_twice(rmq):
 def test_a_finished_batch_that_waits_for_a_late_trigger_is_not_delivered_twice(rmq):
     """Only the next trigger can tell that it is done, whenever that is."""
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         end, _ = run.next(run.initial())
         run.reader.reportLatestOffset()
         wait_past_the_lease(queue)
@@ -68,7 +72,7 @@ def test_a_finished_batch_that_waits_for_a_late_trigger_is_not_delivered_twice(r
 
 def test_a_replay_whose_reading_waits_longer_than_the_lease_loses_nothing(rmq):
     queue = rmq.due(6)
-    killed = rmq.by_hand(queue, visibilityTimeout="1s")
+    killed = rmq.by_hand(queue, visibilityTimeout=LEASE)
     start = killed.initial()
     end, rows = killed.next(start)
     killed.die()
@@ -81,11 +85,11 @@ def test_a_replay_whose_reading_waits_longer_than_the_lease_loses_nothing(rmq):
 
 def test_a_plan_whose_reading_waits_longer_than_the_lease_is_read(rmq):
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         start = run.initial()
         partitions = run.partitions(start, run.plan(start))
         begun = queue.now_ms()
-        wait_until(lambda: queue.now_ms() > begun + 1000, "the lease to end")
+        wait_until(lambda: queue.now_ms() > begun + LEASE_MS, "the lease to end")
         assert len(run.read(partitions)) == 6
         wait_past_the_lease(queue)  # the timer still renews
         assert due_to_another(queue) == 0
@@ -93,7 +97,7 @@ def test_a_plan_whose_reading_waits_longer_than_the_lease_is_read(rmq):
 
 def test_when_the_lease_runs_out_another_consumer_gets_the_messages(rmq):
     queue = rmq.due(6)
-    killed = rmq.by_hand(queue, visibilityTimeout="1s")
+    killed = rmq.by_hand(queue, visibilityTimeout=LEASE)
     start = killed.initial()
     end, _ = killed.next(start)
     killed.die()
@@ -141,7 +145,7 @@ def test_a_batch_older_than_max_processing_time_is_let_go(rmq):
 
 def test_the_timer_of_a_superseded_run_ends_and_that_of_the_new_one_renews(rmq):
     queue = rmq.due(6)
-    old = rmq.by_hand(queue, visibilityTimeout="1s")
+    old = rmq.by_hand(queue, visibilityTimeout=LEASE)
     start = old.initial()
     end, _ = old.next(start)
     timer = old.reader._run._lease._thread
@@ -213,7 +217,7 @@ def test_after_an_outage_the_topics_that_missed_its_end_are_renewed_soon(rmq, mo
 
 def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, monkeypatch):
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="2s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         with monkeypatch.context() as patched:
             patched.setattr(claiming, "renew", superseded)
             run.next(run.initial())
@@ -230,7 +234,7 @@ def superseded(*_, **__):
 
 def test_a_timer_that_was_ended_is_not_started_again(rmq):
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         run.next(run.initial())
         lease = run.reader._run._lease
         lease.end()
@@ -241,7 +245,7 @@ def test_a_timer_that_was_ended_is_not_started_again(rmq):
 
 def test_a_committed_batch_is_renewed_no_more(rmq):
     queue = rmq.due(6)
-    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+    with rmq.by_hand(queue, visibilityTimeout=LEASE) as run:
         end, _ = run.next(run.initial())
         run.plan(end)
         assert deadlines(queue) == []

@@ -34,7 +34,7 @@ def owning(rmq, zookeeper, root):
         run = rmq.by_hand(
             queue,
             **keeper,
-            **{"zookeeper.sessionTimeout": "2s", "visibilityTimeout": "60s", **options},
+            **{"zookeeper.sessionTimeout": "6s", "visibilityTimeout": "60s", **options},
         )
         runs.append(run)
         return run

@@ -144,8 +144,8 @@ def test_a_query_that_ends_does_not_wait_for_hours(rmq, caplog):
 def test_a_query_that_ends_does_not_wait_for_ever_while_others_take_each_permit(
     rmq, monkeypatch, caplog
 ):
-    queue = rmq.due(12, rate="20/s", burst=1)
-    monkeypatch.setattr("rmq_spark.spark.source.topic.LONGEST_PERMIT_WAIT_S", 0.5)
+    queue = rmq.due(12, rate="2/s", burst=1)
+    monkeypatch.setattr("rmq_spark.spark.source.topic.LONGEST_PERMIT_WAIT_S", 2)
     pause = Server.pause
 
     def and_take(server, seconds):
@@ -156,7 +156,7 @@ def test_a_query_that_ends_does_not_wait_for_ever_while_others_take_each_permit(
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
         _, batches = run_to_the_end(run)
     assert len(batches) < 12
-    assert "the rate 20/s of the topic allows the next one in" in logged(caplog)
+    assert "the rate 2/s of the topic allows the next one in" in logged(caplog)
 
 
 @knows_available_now

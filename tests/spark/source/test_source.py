@@ -176,14 +176,14 @@ def test_between_two_late_triggers_leases_are_renewed(spark, rmq):
     queue = rmq.due(8)
     batches = Batches()
     query = (
-        rmq.read(spark, queue, visibilityTimeout="1s").writeStream.foreachBatch(batches)
+        rmq.read(spark, queue, visibilityTimeout="3s").writeStream.foreachBatch(batches)
         .option("checkpointLocation", str(rmq.folder / "checkpoint"))
         .trigger(processingTime="1 hour")
         .start()
     )  # fmt: skip
     wait_until(lambda: query.lastProgress, "the first batch to end")
     begun = queue.now_ms()
-    wait_until(lambda: queue.now_ms() > begun + 1500, "the lease to end")
+    wait_until(lambda: queue.now_ms() > begun + 3500, "the lease to end")
     assert due_to_another(queue) == 0
     query.stop()
     batches.run(rmq.read(spark, queue), rmq.folder / "checkpoint")
