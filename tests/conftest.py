@@ -14,10 +14,8 @@ from rmq_spark.client import Broker
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.protocol import scripts as queue_scripts
-from rmq_spark.redis.connection import parse_connection
-from rmq_spark.redis.server import Server
 
-from . import durations, kafka_broker, mariadb, missing, postgres, servers, turns
+from . import durations, kafka_broker, mariadb, missing, on_newest, postgres, servers, turns
 from .certificates import Authority, speaks_tls
 from .ports import iceberg_spark
 from .seeding import Slot
@@ -127,21 +125,13 @@ def redis_executable(request):
 @pytest.fixture(scope="session")
 def redis_url(redis_executable):
     """The address of a server that all tests share: never flush it, never configure it."""
-    handed = os.environ.get(servers.HANDED)
-    if handed:
-        yield handed.split(" ")[1]
-        return
-    server = servers.start(redis_executable)
-    yield server.url
-    server.close()
+    yield from on_newest.url_of(redis_executable)
 
 
 @pytest.fixture(scope="session")
 def server(redis_url):
     """One connection for all tests on a server."""
-    with_patience = Server(parse_connection({"url": redis_url}), patience_s=2)
-    yield with_patience
-    with_patience.close()
+    yield from on_newest.server_at(redis_url)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,10 @@
 
 import pytest
 
-from .. import servers
+from .. import on_newest
 from .running import Rmq
 
-
-@pytest.fixture(scope="session")
-def redis_executable():
-    return servers.newest()
+redis_executable, redis_url, server = on_newest.fixtures()
 
 
 @pytest.fixture

@@ -6,15 +6,12 @@ import pytest
 
 from rmq_spark.client import Broker
 
-from .. import servers
+from .. import on_newest
 from .browsers import launched
 from .site import running
 from .stocked import stock
 
-
-@pytest.fixture(scope="session")
-def redis_executable():
-    return servers.newest()
+redis_executable, redis_url, server = on_newest.fixtures()
 
 
 @pytest.fixture

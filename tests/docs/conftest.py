@@ -1,10 +1,5 @@
 """The newest redis-server there is: what differs between versions other tests look at."""
 
-import pytest
+from .. import on_newest
 
-from .. import servers
-
-
-@pytest.fixture(scope="session")
-def redis_executable():
-    return servers.newest()
+redis_executable, redis_url, server = on_newest.fixtures()

@@ -1,10 +1,5 @@
 """Faults on one server: what depends on its version, tests/lua and tests/client try."""
 
-import pytest
+from .. import on_newest
 
-from .. import servers
-
-
-@pytest.fixture(scope="session")
-def redis_executable():
-    return servers.newest()
+redis_executable, redis_url, server = on_newest.fixtures()
