@@ -48,8 +48,8 @@ def stocked(new_site, stocked_prefix):
     return new_site(stocked_prefix)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """One for all tests of a process, because Playwright starts only once in a thread."""
+    """It ends with the module: as long as Playwright runs, this thread cannot call asyncio.run."""
     with launched() as found:
         yield found
