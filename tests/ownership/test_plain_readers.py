@@ -15,7 +15,7 @@ SLOTS = 8
 
 @pytest.fixture
 def owning(zookeeper, root):
-    return {"hosts": zookeeper.hosts, "root": root, "sessionTimeout": "6s"}
+    return {"hosts": zookeeper.hosts, "root": root, "sessionTimeout": "3s"}
 
 
 @pytest.fixture
