@@ -68,11 +68,13 @@ PAIRS = st.recursive(st.sampled_from(list(FLAT.items())), nested, max_leaves=4)
 @contextmanager
 def in_zone(name):
     """As on a machine in that time zone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", name)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TZ", name)
+            time.tzset()
+            yield
+    finally:
         time.tzset()
-        yield
-    time.tzset()
 
 
 def batch_and_schema(columns):
