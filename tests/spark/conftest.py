@@ -7,7 +7,7 @@ import pytest
 
 from rmq_spark.local.redis import LocalRedis
 
-from .driving import Rmq
+from .driving import Rmq, Run
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,14 @@ def _own_signals():
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left():
+    """Readers that a test drives and does not stop would renew leases for ever."""
+    yield
+    while Run.begun:
+        Run.begun.pop().end_threads()
 
 
 @pytest.fixture(autouse=True)

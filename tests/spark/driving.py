@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -145,9 +145,12 @@ def names(count: int) -> list[str]:
 class Run:
     """One run of a query, call by call as Spark makes them, without Spark."""
 
+    begun: ClassVar[list["Run"]] = []  # within a test
+
     def __init__(self, options: dict[str, str], schema: StructType = SOURCE_SCHEMA) -> None:
         self.options = options
         self.reader = RmqStreamReader(parse_source_options(options), schema)
+        self.begun.append(self)
 
     def initial(self) -> dict[str, Any]:
         return self.reader.initialOffset()
@@ -209,6 +212,12 @@ class Run:
 
     def stop(self) -> None:
         self.reader.stop()
+
+    def end_threads(self) -> None:
+        """Without a word to Redis, which may be gone."""
+        if self.reader._run is not None:
+            self.reader._run._watch.bell.close()
+            self.reader._run._lease.end()
 
     def __enter__(self) -> "Run":
         return self
