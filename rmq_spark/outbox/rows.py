@@ -176,8 +176,8 @@ def _parse_headers(given: Any) -> list[tuple[str, bytes | None]]:
             return [(name, _value(value)) for name, value in found]
         if isinstance(found, Mapping):
             return [(name, _value(value)) for name, value in found.items()]
-        if isinstance(found, list):
-            return [_header(each) for each in found]
+        if isinstance(found, list | None):
+            return [_header(each) for each in found or ()]
     except (ValueError, RecursionError, binascii.Error):
         pass
     raise InvalidMessage(f"headers is {str(given)[:60]!r}. Accepted: {_ACCEPTED}.")

@@ -131,10 +131,11 @@ def test_keys_headers_and_expiry_are_sent(shop):
     shop.insert(
         """('Keyed', 'a', 'paid', 0, '{"source": "web", "none": null}', 3600000), """
         """('Keyed', 'b', NULL, 0, '[{"key": "id", "valueBase64": "/w=="}]', NULL), """
-        """('Orders', NULL, 'm', 0, '[]', NULL)""",
+        """('Orders', NULL, 'm', 0, '[]', NULL), """
+        """('Orders', NULL, 'n', 0, 'null', NULL)""",  # SQLAlchemy's None in a column of JSON
         "topic, message_key, content, delay, headers, time_to_live",
     )
-    assert shop.relay().sent == 3
+    assert shop.relay().sent == 4
     a, b = shop.entries("Keyed")
     assert (a.key, a.content, a.expires_at_ms) == (b"a", b"paid", a.due_time_ms + 3_600_000)
     assert a.headers == (("source", b"web"), ("none", None))
