@@ -220,11 +220,11 @@ class AsyncQueue:
             given = message if isinstance(message, Message) else Message(message)
             message = replace(given, key=values.pop("key"))
         if past_fixed_time == "send" and not is_recording():
-            topic = self._sync.definition
+            topic, defaults = self._sync.definition, Message(**values)
             try:
-                checked = outgoing([message], Message(**values), topic, now_ms=_refuse)
+                checked = outgoing([message], defaults, topic, now_ms=_refuse)
             except _ClockNeeded:
-                pass
+                values["headers"] = defaults.headers  # an iterator is read only once
             else:
                 if full := await self._sends.run((checked, topic)):
                     raise full

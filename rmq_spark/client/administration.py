@@ -128,7 +128,7 @@ class Administration:
         fields = parse_settings("set", settings)
         found = self.find(name)
         if found is None and topic_type is not None:
-            new = new_definition(name, topic_type, amount, **settings)
+            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
             self._wait_for_deletions(name)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if _any_paused(new):

@@ -1,7 +1,7 @@
 """Messages that plain Python sends, and the rules for their values."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -182,6 +182,11 @@ class Message:
     headers: HeadersGiven | None = None
     time_to_live: Duration | None = None
     expires_at: int | datetime | None = None
+
+    def __post_init__(self) -> None:
+        # They are read for each message of a call, and when this one is sent again.
+        if self.headers is not None and isinstance(self.headers, Iterator):
+            object.__setattr__(self, "headers", tuple(self.headers))
 
 
 class Outgoing(NamedTuple):

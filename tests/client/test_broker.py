@@ -563,8 +563,9 @@ def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog)
 
 
 def test_the_default_group_is_named_as_everywhere_else(broker):
-    made = broker.create("T", "FixedTime", 1, groups=["default", "audit"])
-    assert made.groups == ("", "audit")
+    groups = iter(["default", "audit"])
+    made = broker.create("T", "FixedTime", 1, groups=groups, retry_backoff=iter([7]))
+    assert (made.groups, made.retry_backoff_ms) == (("", "audit"), (7,))
     assert broker.queue("T", group="default").keys.group == ""
     assert broker.create("U", "FixedTime", 1, groups="billing,default").groups == ("billing", "")
     broker.queue("T").send(["m"], fixed_time=99)

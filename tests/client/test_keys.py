@@ -66,10 +66,12 @@ def test_without_any_of_them_a_message_is_as_it_was(broker, plain):
 
 
 def test_defaults_are_for_messages_that_lack_them(broker, plain):
-    messages = [Message("m"), Message("n", headers=[("own", b"2"), ("own", b"3")])]
-    plain.send(messages, fixed_time=DUE, headers={"all": "1"})
-    headers = {message.content: message.headers for message in taken(broker, "P")}
-    assert headers == {b"m": (("all", b"1"),), b"n": (("own", b"2"), ("own", b"3"))}
+    own = Message("n", headers=iter([("own", b"2"), ("own", b"3")]))
+    for default in (iter([("all", "1")]), {"all": "1"}):
+        plain.send([Message("m"), own, "o"], fixed_time=DUE, headers=default)
+        headers = {message.content: message.headers for message in taken(broker, "P")}
+        assert headers.pop(b"n") == (("own", b"2"), ("own", b"3"))
+        assert headers == {b"m": (("all", b"1"),), b"o": (("all", b"1"),)}
 
 
 def test_an_own_expiry_goes_before_a_default_of_either_kind(broker, queue):

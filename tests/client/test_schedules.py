@@ -161,8 +161,8 @@ def in_redis(broker):
 def test_a_schedule_is_kept_as_it_was_given(broker):
     broker.create("K", "Priority", 4, keyed=True)
     message = Message(
-        b"\xff\x00", key="k", slot_basis="b", priority=50, headers={"h": b"\xfe", "n": None},
-        time_to_live="2h",
+        b"\xff\x00", key="k", slot_basis="b", priority=50, time_to_live="2h",
+        headers=zip("hn", [b"\xfe", None], strict=True),
     )  # fmt: skip
     last = datetime(2090, 1, 1, tzinfo=UTC)
     made = broker.schedule(
