@@ -68,13 +68,17 @@ class QueryMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
         name = self._name(progress)
-        ours = [found for source in progress.sources if (found := _figures(source.latestOffset))]
+        ours = [
+            (found, source.numInputRows)
+            for source in progress.sources
+            if (found := _figures(source.latestOffset))
+        ]
         if not ours:
             return
-        self._received.labels(name).inc(progress.numInputRows)
         if progress.numInputRows:
             self._batches.labels(name).observe(progress.batchDuration / 1000)
-        for figures in ours:
+        for figures, rows in ours:
+            self._received.labels(name).inc(rows)
             for topic, of_topic in figures.items():
                 self._note(name, topic, of_topic)
 

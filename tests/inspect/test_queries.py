@@ -72,6 +72,30 @@ def test_a_query_tells_what_it_read_and_what_became_of_it(spark, rmq, metrics):
     assert value("rmq_query_failures_total") == 0
 
 
+@pytest.mark.skipif(not TELLS_START, reason="before Spark 4.2, a query does not show its backlog")
+def test_the_rows_of_other_sources_are_not_counted(spark, rmq, metrics):
+    others = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    frame = rmq.read(spark, rmq.due(50)).select("content")
+    query = (
+        frame.union(others.selectExpr("CAST(value AS STRING)"))
+        .writeStream.format("noop")
+        .queryName("mixed")
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .start()
+    )
+
+    def read(of):
+        return sum(one["sources"][of]["numInputRows"] for one in query.recentProgress)
+
+    try:
+        wait_until(lambda: read(0) == 50 and read(1), "both sources are read")
+    finally:
+        query.stop()
+    mixed = {"query": "mixed"}
+    wait_until(lambda: metrics.get_sample_value("rmq_query_active", mixed) == 0, "its end is seen")
+    assert metrics.get_sample_value("rmq_query_received_total", mixed) == 50
+
+
 def test_a_query_that_fails_is_counted(spark, rmq, metrics):
     queue = rmq.due(1)
 
