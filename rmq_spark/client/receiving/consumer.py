@@ -218,7 +218,8 @@ class Consumer:
             if batch is not None and batch.is_at_work and not batch.is_unread:
                 _log.warning(
                     "rmq: consumer %s takes a new batch before it has committed the last one, so "
-                    "those messages are redelivered at the cost of a retry",
+                    "those messages are redelivered at the cost of a retry, unless a commit that "
+                    "was interrupted has reached Redis",
                     self.name,
                 )
             self._give_back()
