@@ -9,8 +9,9 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from pyarrow.fs import FileSelector, FileSystem
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
 from rmq_spark.errors import InvalidOption, quoted, without_login
 from rmq_spark.protocol.names import ConsumerName
@@ -19,6 +20,9 @@ from rmq_spark.topics.definition import group_text
 
 # From version 2 of Spark's log of offsets on, the name of the source and a colon come first.
 _LINE_OF_SOURCE = re.compile(r"(?:\w[^{:]*:)?(?P<offset>\{.*)")
+_LOCAL_SCHEME = re.compile(r"\Afile:(//)?(?=/(?!/))", re.IGNORECASE)
+# Scheme and host; the path; and the options of a store, which pyarrow takes there.
+_URI = re.compile(r"([^/:]+:(?://[^/]*)?)([^?]*)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,17 @@ class SeveralSources(InvalidOption):
     """An error for a query of which several sources read a topic in the same group."""
 
 
-def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
-    """Read the offsets of the source with this subscription. Raises InvalidOption."""
+def read_progress(
+    path: str, subscription: Subscription, *, must_exist: bool = False
+) -> LoggedProgress:
+    """Read the offsets of the source with this subscription. Raises InvalidOption.
+
+    must_exist: because Spark has planned a batch.
+    """
     try:
-        files, folder = FileSystem.from_uri(path if ":" in path else os.path.abspath(path))
-        folder = folder.rstrip("/")
-        planned, finished = (_batches(files, f"{folder}/{name}") for name in ("offsets", "commits"))
+        files, folder = place_of(path)
+        planned = _batches(files, f"{folder}/offsets", must_exist)
+        finished = _batches(files, f"{folder}/commits")
         logged = {
             batch: _offset(_lines(files, f"{folder}/offsets/{batch}"), subscription)
             for batch in {max(planned, default=None), max(finished, default=None)} - {None}
@@ -56,8 +65,19 @@ def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
     return LoggedProgress(logged.get(done), logged.get(last) if last > done else None)
 
 
-def _batches(files: FileSystem, folder: str) -> set[int]:
-    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
+def place_of(path: str) -> tuple[FileSystem, str]:
+    """Find a folder as Spark does: in a path, %20, # or a space stand for themselves."""
+    path = _LOCAL_SCHEME.sub("", path)
+    uri = _URI.fullmatch(path)
+    if uri is None:
+        return LocalFileSystem(), os.path.abspath(path)
+    place, name, options = uri.groups()
+    files, folder = FileSystem.from_uri(place + quote(name, "/:@") + options)
+    return files, folder.rstrip("/")
+
+
+def _batches(files: FileSystem, folder: str, must_exist: bool = False) -> set[int]:
+    found = files.get_file_info(FileSelector(folder, allow_not_found=not must_exist))
     return {int(each.base_name) for each in found if each.base_name.isdecimal()}
 
 

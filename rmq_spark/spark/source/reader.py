@@ -182,11 +182,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether the size of a batch comes from the batches before."""
         return self._options.target_batch_ms is not None
 
-    def logged_progress(self) -> LoggedProgress:
+    def logged_progress(self, *, must_exist: bool = False) -> LoggedProgress:
         """Read the checkpoint that the option checkpointLocation names; nothing without it."""
-        if self._options.checkpoint is None:
+        place, subscription = self._options.checkpoint, self._options.subscription
+        if place is None:
             return LoggedProgress()
-        return read_progress(self._options.checkpoint, self._options.subscription)
+        return read_progress(place, subscription, must_exist=must_exist)
 
     def _refuse_several(self) -> None:
         """Refuse a query that reads a topic twice, before it reads: a join would lose rows."""
@@ -232,7 +233,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # lost the JVM, which may come back with the same checkpoint while the lease lasts.
         lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
-            finished = self.logged_progress().finished
+            has_planned = run.last_planned is not None
+            finished = self.logged_progress(must_exist=has_planned).finished
             if finished is not None and finished["consumer"] == run.consumer:
                 run.commit(int(finished["seq"]))
         except RmqError as error:

@@ -10,7 +10,12 @@ from rmq_spark.errors import CheckpointRefused, InvalidOption
 from rmq_spark.spark.compatibility import TELLS_START, EarlierStreamReader
 from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.source.checkpoint import LoggedProgress, SeveralSources, read_progress
+from rmq_spark.spark.source.checkpoint import (
+    LoggedProgress,
+    SeveralSources,
+    place_of,
+    read_progress,
+)
 from rmq_spark.spark.source.reader import RmqStreamReader
 
 from ... import programs
@@ -329,6 +334,27 @@ def test_in_version_2_of_the_log_each_offset_has_the_name_of_its_source(progress
     assert read() == LoggedProgress(offset(1), None)
 
 
+# Spark takes each character for itself: a folder may have any of these names.
+ODD = "a%20b#c d?e=f:ü"
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://", "FILE://"])
+def test_a_local_place_is_read_as_spark_writes_it(tmp_path, scheme):
+    assert place_of(f"{scheme}{tmp_path}//{ODD}/")[1] == f"{tmp_path}/{ODD}"
+
+
+def test_a_relative_place_is_none_with_a_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert place_of(f"on/{ODD}")[1] == f"{tmp_path}/on/{ODD}"
+
+
+def test_a_place_in_a_store_is_read_as_spark_writes_it():
+    """As pyarrow takes options behind a question mark, the place cannot have one."""
+    options = "?enable_tls=false"
+    at = f"abfss://on@account.dfs.core.windows.net/{ODD.replace('?', '')}/{options}"
+    assert place_of(at)[1] == f"on/{ODD.replace('?', '')}"
+
+
 @pytest.mark.parametrize("path", ["dbfs:/checkpoint", "what://folder/checkpoint"])
 def test_a_place_that_cannot_be_read_is_refused(rmq, path):
     subscription = parse_source_options(rmq.options(rmq.due(0))).subscription
@@ -344,12 +370,13 @@ def test_the_login_of_a_place_that_cannot_be_read_is_not_shown(rmq, login):
     assert "s3cret" not in str(said.value)
 
 
-def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, caplog):
+@pytest.mark.parametrize("place", ["dbfs:/on", "/no/such/folder"])
+def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, caplog, place):
     queue = rmq.due(5)
-    options = {"releaseOnStop": "true", "checkpointLocation": "dbfs:/on"}
+    options = {"releaseOnStop": "true", "checkpointLocation": place}
     with rmq.by_hand(queue, visibilityTimeout="1h", **options) as run:
         run.next(run.initial())
-    assert "was not committed: checkpointLocation='dbfs:/on'" in logged(caplog)
+    assert logged(caplog).count(f"was not committed: checkpointLocation='{place}'") == 1
     with rmq.by_hand(queue) as other:
         _, rows = other.until(other.initial(), 5)
     assert sorted(row["content"] for row in rows) == names(5)
@@ -358,21 +385,23 @@ def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, c
 # -- a real query, on any Spark
 
 
-@pytest.mark.parametrize("version_of_log", ["1", "2"])
+@pytest.mark.parametrize(
+    ("version_of_log", "scheme", "name"), [("1", "", ""), ("2", "file://", "%20#b c?d=ü")]
+)
 def test_a_query_that_stops_commits_what_its_checkpoint_has_as_finished(
-    spark, rmq, request, version_of_log
+    spark, rmq, request, version_of_log, scheme, name
 ):
     setting = "spark.sql.streaming.offsetLog.formatVersion"  # earlier ones ignore it
     spark.conf.set(setting, version_of_log)
     request.addfinalizer(lambda: spark.conf.unset(setting))
     queue = rmq.due(5)
-    place = str(rmq.folder / "checkpoint")
-    frame = rmq.read(spark, queue, checkpointLocation=place)
-    query = rmq.into_parquet(frame, processingTime="1 hour")
-    wait_until(lambda: (rmq.folder / "checkpoint/commits/0").exists(), "the batch is finished")
+    place = rmq.folder / f"checkpoint{name}"
+    frame = rmq.read(spark, queue, checkpointLocation=f"{scheme}{place}")
+    query = rmq.into_parquet(frame, name, processingTime="1 hour")
+    wait_until(lambda: (place / "commits/0").exists(), "the batch is finished")
     query.stop()
     wait_until(lambda: queue.figures().counters["committed"] == 5, "it is committed")
-    assert sorted(rmq.contents(spark)) == names(5)
+    assert sorted(rmq.contents(spark, name)) == names(5)
 
 
 # -- a real query
