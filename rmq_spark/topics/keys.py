@@ -7,7 +7,7 @@ from dataclasses import dataclass
 DEFAULT_GROUP = ""
 # A name of a topic, a group or a consumer, as a part of the name of a key.
 NAME = r"[A-Za-z0-9._-]{1,200}"
-ACCEPTED_NAME = "1 to 200 of . _ - A-Z a-z 0-9"
+ACCEPTED_NAME = "1 to 200 of . _ - A-Z a-z 0-9, not all dots"
 # What the script figures reads of a slot, beside its store.
 _OF_FIGURES = ("retry", "dead", "claims", "stats", "consumers")
 # That many keys of each slot, the store's first, are what of_figures names.
@@ -28,7 +28,9 @@ AT_ONCE = 0
 
 def is_name(value: object) -> bool:
     """Return whether a topic, a group, a consumer or a schedule can have this name."""
-    return isinstance(value, str) and re.fullmatch(NAME, value) is not None
+    if not isinstance(value, str) or re.fullmatch(NAME, value) is None:
+        return False
+    return value.strip(".") != ""  # as a part of an address or a path, . and .. mean another one
 
 
 @dataclass(frozen=True)

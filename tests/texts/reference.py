@@ -48,7 +48,7 @@ IN_WORDS = (
     "text",
     "a path that pyarrow can read",
     "a file that can be read",
-    "1 to 200 of . _ - A-Z a-z 0-9",
+    "1 to 200 of . _ - A-Z a-z 0-9, not all dots",
 )
 
 
