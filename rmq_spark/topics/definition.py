@@ -24,6 +24,7 @@ from rmq_spark.topics.settings import (
     YES_OR_NO,
     Kind,
     Setting,
+    is_list,
     number,
     one_of,
     setting,
@@ -84,15 +85,18 @@ def parse_group(text: str) -> str:
     return name
 
 
-def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
+def parse_groups(text: str | Iterable[str], keyword: str = "groups") -> tuple[str, ...]:
     """Parse names of groups, as a list or separated by commas. Raises InvalidOption."""
-    listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
+    if isinstance(text, str):
+        listed: Iterable[str] = [name for name in text.split(",") if name.strip()]
+    else:
+        listed = text if is_list(text) else ()
     names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
     if not names:
         accepted = "names, in a list or separated by commas"
-        raise InvalidOption.of("groups", text, accepted, "has no name")
+        raise InvalidOption.of(keyword, text, accepted, "has no name")
     if len(set(names)) < len(names):
-        raise InvalidOption.of("groups", list(names), "one or more names, each once")
+        raise InvalidOption.of(keyword, list(names), "one or more names, each once")
     return names
 
 
@@ -101,8 +105,8 @@ def group_text(group: str) -> str:
     return group or DEFAULT_GROUP_TEXT
 
 
-def _some_groups(given: str | Iterable[str]) -> tuple[str, ...]:
-    return parse_groups(given) if given else ()
+def _some_groups(given: str | Iterable[str], keyword: str = "paused_groups") -> tuple[str, ...]:
+    return parse_groups(given, keyword) if given else ()
 
 
 def _groups_text(groups: Iterable[str]) -> str:

@@ -129,6 +129,11 @@ def _accept_fraction(keyword: str, value: Any) -> Any:
 FRACTION = Kind(_accept_fraction, fraction(), "{:g}".format)
 
 
+def is_list(given: object) -> bool:
+    """Return whether a value lists others. Nobody means the numbers of which bytes consist."""
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray)
+
+
 def parse_retry_backoff(given: str | Iterable[int]) -> tuple[int, ...]:
     """Parse the waits before the first, second, ... retry; the last one repeats. Returns ms.
 
@@ -141,9 +146,9 @@ def parse_retry_backoff(given: str | Iterable[int]) -> tuple[int, ...]:
         waits = tuple(parse_duration_ms("retry_backoff", one) for one in words)
         fits = word == "none" or bool(waits)
     else:
-        waits = tuple(given) if isinstance(given, Iterable) else (0,)
+        waits = tuple(given) if is_list(given) else (0,)
         fits = True
-    are_waits = all(isinstance(ms, int) and 1 <= ms <= LONGEST_DURATION_MS for ms in waits)
+    are_waits = all(type(ms) is int and 1 <= ms <= LONGEST_DURATION_MS for ms in waits)
     if not (fits and len(waits) <= MOST_RETRIES and are_waits):
         raise InvalidOption.of(
             *("retry_backoff", given),

@@ -125,19 +125,21 @@ def test_no_two_topics_slots_groups_or_prefixes_share_a_key():
     assert topics_key() not in keys
 
 
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 200, "7"])
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "..a", "._.", "x" * 200, "7"])
 def test_a_name_of_letters_digits_dots_and_dashes_is_accepted(name):
     assert check_topic_name(name) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x" * 201, "a{b}", "{", "a b", "a\n", "a:b", "a/b", "a*", "\u00e4", "a@g"]
+    "name",
+    ["", "x" * 201, "a{b}", "{", "a b", "a\n", "a:b", "a/b", "a*", "\u00e4", "a@g", ".", ".."],
 )
 def test_another_name_is_refused_saying_what_is_accepted(name):
     with pytest.raises(InvalidOption) as raised:
         check_topic_name(name)
     assert str(raised.value) == (
-        f"topic={name!r} is not a topic name. Accepted: 1 to 200 of . _ - A-Z a-z 0-9."
+        f"topic={name!r} is not a topic name. Accepted: 1 to 200 of . _ - A-Z a-z 0-9, "
+        "not all dots."
     )
 
 
@@ -242,7 +244,13 @@ def test_another_backoff_is_refused(text):
         *(({"retry_jitter": given}, "a number, 0 to 1") for given in (-0.1, 1.01, True, "1", None)),
         ({"retry_backoff_ms": (1,) * 17}, "retry_backoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
+        ({"retry_backoff_ms": b"5s"}, "retry_backoff=b'5s'"),
+        ({"retry_backoff_ms": (True,)}, "retry_backoff"),
+        ({"groups": 5}, "groups=5"),
+        ({"groups": None}, "groups=None"),
+        ({"groups": b"ab"}, "groups=b'ab'"),
         ({"groups": ()}, "groups"),
+        ({"paused_groups": 5}, "paused_groups=5"),
         ({"groups": ("a", "a")}, "groups"),
         ({"groups": ("a b",)}, "group='a b'"),
         ({"groups": ("@",)}, "group='@'"),
