@@ -23,6 +23,7 @@ from rmq_spark.client.schedules import (
     schedules,
     seen,
 )
+from rmq_spark.errors import RmqError
 from rmq_spark.inspect.fields import (
     age_text,
     content_json,
@@ -146,14 +147,17 @@ def list_schedules(
     """List the schedules, with their last and next occurrence."""
     broker = broker_of(context)
     named = {name for name in (pause, resume) if name is not None}
-    if named and (unknown := named - {one.name for one in schedules(broker)}):
-        print_remark(f"There is no schedule {min(unknown)}.")
-        raise typer.Exit(NOTHING_FOUND)
+    if named:
+        unread: dict[str, RmqError] = {}
+        known = {one.name for one in schedules(broker, unread.__setitem__)}
+        if unknown := named - known - unread.keys():
+            print_remark(f"There is no schedule {min(unknown)}.")
+            raise typer.Exit(NOTHING_FOUND)
     if pause is not None:
         broker.pause_schedule(pause)
     if resume is not None:
         broker.resume_schedule(resume)
-    found = seen(broker)
+    found = seen(broker, lambda _, error: print_remark(str(error)))
     columns = ("schedule", "topic", "message", "when", "last", "next", "")
     # Not in schedule_json: a console may have to hide the contents of messages.
     fields = [{**schedule_json(one), "message": _message_json(one.schedule)} for one in found]

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from inspect import Parameter, Signature, signature
 from itertools import count, repeat, starmap
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from rmq_spark.cli.output import (
     print_json,
     print_line,
     print_list,
+    print_remark,
     print_result,
     print_table,
     table_of,
@@ -25,7 +25,8 @@ from rmq_spark.cli.session import Ended, broker_of, ended_by_signals, flags
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees, command_line, queue_command
 from rmq_spark.client.queue import DEFINITION_AGE_S, overview_of
-from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.client.schedules import schedules
+from rmq_spark.errors import InvalidOption
 from rmq_spark.inspect.fields import (
     age_text,
     count_text,
@@ -108,7 +109,8 @@ def list_topics(
 ) -> None:
     """List topics."""
     broker = broker_of(context)
-    found = broker.topics(TOPIC_PATTERN.called("PATTERN").parse(pattern).fullmatch)
+    matches = TOPIC_PATTERN.called("PATTERN").parse(pattern).fullmatch
+    found = broker.topics(matches, lambda _, error: print_remark(str(error)))
     if pattern != ".*":
         none = f"No topic matches {pattern}."
     elif broker.key_prefix:
@@ -245,9 +247,8 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json
     broker = broker_of(context)
     before = broker.definition(topic)
     held = sum(broker.queue(topic, group=group).figures().messages for group in before.groups)
-    names: list[str] = []
-    with suppress(ScriptFailed):  # one that cannot be read; the deletion logs which
-        names = [one.name for one in broker.schedules() if one.topic == topic]
+    found = schedules(broker, lambda *_: None)  # what cannot be read, the deletion logs
+    names = [one.name for one in found if one.topic == topic]
     scheduled = f" and {count_text(len(names), 'schedule')} ({', '.join(names)})" if names else ""
     confirm(f"Delete topic {topic} with {messages_text(held)}{scheduled}?", yes)
     broker.delete(topic)

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rmq_spark.client.hints import (
     check_agrees,
@@ -15,7 +15,14 @@ from rmq_spark.client.hints import (
     describe_missing,
 )
 from rmq_spark.client.queue import DEFINITION_AGE_S, Queue
-from rmq_spark.errors import GroupNotEmpty, InvalidOption, ServerError, UnknownTopic
+from rmq_spark.errors import (
+    GroupNotEmpty,
+    InvalidOption,
+    RmqError,
+    ScriptFailed,
+    ServerError,
+    UnknownTopic,
+)
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE, Call, all_of, fields_of
 from rmq_spark.protocol.names import ScopedName
@@ -39,13 +46,28 @@ from rmq_spark.topics.types import TopicType, parse_topic_type
 from rmq_spark.topics.verdicts import parse_delay_ms
 
 _log = logging.getLogger(__name__)
-
+_T = TypeVar("_T")
 # A sender stores by a definition that it has read up to DEFINITION_AGE_S before its call.
 _SENDERS_KNOW_S = 1.5 * DEFINITION_AGE_S
 # How long a deletion that was killed keeps others from creating the topic. One of 65 536 slots took
 # 5 s; each slot of a group adds a ms.
 _DELETION_MS = 60_000
 _LOOK_S = 0.1
+# Called with the name of what cannot be read or computed, and why. The others go on.
+Failed = Callable[[str, RmqError], None]
+
+
+class Warned:
+    """A log of what is left out, in which each error stands once."""
+
+    def __init__(self) -> None:
+        self._told = set[tuple[str, str]]()
+
+    def __call__(self, name: str, error: RmqError) -> None:
+        """Log that something of this name is left out."""
+        if (name, str(error)) not in self._told:
+            self._told.add((name, str(error)))
+            _log.warning("rmq: %s is left out: %s", name, error)
 
 
 class Administration:
@@ -54,6 +76,7 @@ class Administration:
     def __init__(self, server: Server, *, key_prefix: str = "") -> None:
         self.server = server
         self.key_prefix = check_key_prefix(key_prefix)
+        self.left_out = Warned()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.server!r})"
@@ -94,13 +117,17 @@ class Administration:
         return [self._parsed(name, text, True) for name, text in zip(names, texts, strict=True)]
 
     def topics(
-        self, is_wanted: Callable[[str], object] = lambda name: True
+        self,
+        is_wanted: Callable[[str], object] = lambda name: True,
+        failed: Failed | None = None,
     ) -> list[TopicDefinition]:
-        """Return the definitions of all topics whose name ``is_wanted`` accepts, sorted by name."""
-        pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
-        named = [(name.decode(), text) for name, text in fields_of(pairs)]
-        wanted = sorted(pair for pair in named if is_wanted(pair[0]))
-        return [TopicDefinition.from_json(name, text) for name, text in wanted]
+        """Return the definitions of all topics whose name ``is_wanted`` accepts, sorted by name.
+
+        One that cannot be read is left out. failed: called with its name and the error; without it,
+        the log has a warning, once.
+        """
+        key = topics_key(self.key_prefix)
+        return parse_fields(self, key, TopicDefinition.from_json, failed, is_wanted)
 
     def define(
         self,
@@ -369,7 +396,7 @@ class Administration:
         ]
         read = self.server.ask(all_of(map(claiming.topics_of, runs)))
         there = self.server.command("HKEYS", topics_key(self.key_prefix))
-        others = {name.decode() for name in there} - {topic.name}
+        others = {name.decode(errors="replace") for name in there} - {topic.name}
         reads = [set((topics or "").split(",")) for topics in read]
         of_topic = (
             key
@@ -492,6 +519,25 @@ class Administration:
         return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
 
 
+def parse_fields(
+    broker: Administration,
+    key: str,
+    parse: Callable[[str, bytes], _T],
+    failed: Failed | None,
+    is_wanted: Callable[[str], object] = lambda name: True,
+) -> list[_T]:
+    """Parse the fields of a hash, sorted by name, without those that cannot be read."""
+    found = []
+    for field, text in sorted(fields_of(broker.server.command("HGETALL", key))):
+        name = field.decode(errors="replace")
+        if is_wanted(name):
+            try:
+                found.append(parse(name, text))
+            except ScriptFailed as error:
+                (failed or broker.left_out)(name, error)
+    return found
+
+
 def replace_field(server: Server, key: str, field: str | bytes, read: bytes, new: str) -> bool:
     """Replace a field of a hash, or delete it for an empty text. False: it is not as read."""
     repeats = server.repeats
@@ -507,9 +553,14 @@ def new_definition(
     return TopicDefinition(name, topic_type, slot_amount or DEFAULT_SLOT_AMOUNT, **fields)
 
 
-def all_queues(broker: Administration, names: Collection[str] | None = None) -> Iterator[Queue]:
-    """Yield the queues of all groups of all topics, or of the topics in ``names`` that exist."""
-    for topic in broker.topics(lambda name: not names or name in names):
+def all_queues(
+    broker: Administration, names: Collection[str] | None = None, failed: Failed | None = None
+) -> Iterator[Queue]:
+    """Yield the queues of all groups of all topics, or of the topics in ``names`` that exist.
+
+    failed: as for ``topics``.
+    """
+    for topic in broker.topics(lambda name: not names or name in names, failed):
         for group in topic.groups:
             # Not Administration.queue, which would fail if the topic was deleted in the meantime.
             yield Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)

@@ -161,7 +161,7 @@ class Broker(Administration):
         return schedules.put(self, wanted)
 
     def schedules(self) -> list[Schedule]:
-        """Return all schedules, sorted by name."""
+        """Return all schedules, sorted by name. The log names what it cannot read, once."""
         return schedules.schedules(self)
 
     def unschedule(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from rmq_spark.client.schedules import (
     ALL,
     MISSED_AFTER_MS,
     NONE,
+    OF_A_SCHEDULE,
     SEND,
     WAIT,
     Schedule,
@@ -20,7 +21,7 @@ from rmq_spark.client.schedules import (
     parse_note,
     slot_of,
 )
-from rmq_spark.errors import RmqError, ScriptFailed, ServerError, UnknownTopic, WrongKeyType
+from rmq_spark.errors import RmqError, ServerError, UnknownTopic, WrongKeyType
 from rmq_spark.process import Runner, UnfailingLog
 from rmq_spark.protocol import sending
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE, fields_of
@@ -31,8 +32,6 @@ _log = UnfailingLog(__name__)
 
 # How often to look for schedules that are new or have changed.
 LOOK_S = 1.0
-# Errors of a single schedule or key, after which the others go on.
-_OF_A_SCHEDULE = (ScriptFailed, WrongKeyType)
 # Of what was missed, so many occurrences of a schedule are sent before the others have their turn.
 _MISSED_A_ROUND = 100
 
@@ -196,7 +195,7 @@ class Scheduler(Runner):
         try:
             yield
         except RmqError as error:
-            if isinstance(error, ServerError) and not isinstance(error, _OF_A_SCHEDULE):
+            if isinstance(error, ServerError) and not isinstance(error, OF_A_SCHEDULE):
                 raise
             if self._complaints.get(name) != str(error):
                 _log.warning("rmq: the schedule %s sends nothing: %s", name, error)

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from rmq_spark.client.administration import Administration, replace_field
+from rmq_spark.client.administration import Administration, Failed, parse_fields, replace_field
 from rmq_spark.client.messages import (
     Message,
     Outgoing,
@@ -27,7 +27,7 @@ from rmq_spark.client.messages import (
     outgoing,
 )
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, quoted
+from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, WrongKeyType, quoted
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.protocol.pages import QueueKind
@@ -57,6 +57,8 @@ MISSED_AFTER_MS = 60_000
 # Headers of each message: the schedule, and the time of the occurrence.
 NAME_HEADER, TIME_HEADER = "rmq-schedule", "rmq-scheduled-time"
 VERSION = 1
+# Errors of a single schedule or key, after which the others go on.
+OF_A_SCHEDULE = (InvalidOption, ScriptFailed, WrongKeyType)
 # Twice as much as clocks change at most, except where a country has skipped a whole day.
 _NEAR = timedelta(hours=6)
 _DURATIONS = ("time_range", "delay", "time_to_live")
@@ -523,10 +525,9 @@ def slot_of(schedule: Schedule, topic: TopicDefinition) -> int:
     return topic.slot_of(basis)  # type: ignore[arg-type]  # bytes: _checked
 
 
-def schedules(broker: Administration) -> list[Schedule]:
-    """Return all schedules, sorted by name."""
-    pairs = fields_of(broker.server.command("HGETALL", schedules_key(broker.key_prefix)))
-    return [Schedule.from_json(name.decode(errors="replace"), text) for name, text in sorted(pairs)]
+def schedules(broker: Administration, failed: Failed | None = None) -> list[Schedule]:
+    """Return all schedules, sorted by name. failed: as for Administration.topics."""
+    return parse_fields(broker, schedules_key(broker.key_prefix), Schedule.from_json, failed)
 
 
 class ScheduleSeen(NamedTuple):
@@ -544,30 +545,51 @@ class ScheduleSeen(NamedTuple):
     waits: bool = False
 
 
-def seen(broker: Administration) -> list[ScheduleSeen]:
-    """Return all schedules with their occurrences, sorted by name."""
-    found = schedules(broker)
-    topics = {topic.name: topic for topic in broker.topics()} if found else {}
-    there = [one for one in found if one.topic in topics]
-    notes = broker.server.commands(
-        [
-            ("HGET", Keys(one.topic, broker.key_prefix).schedules(slot), one.name)
-            for one in there
-            for slot in [slot_of(one, topics[one.topic])]
-        ]
-    )
-    note_of = {one.name: note for one, note in zip(there, notes, strict=True)}
+def seen(broker: Administration, failed: Failed | None = None) -> list[ScheduleSeen]:
+    """Return all schedules with their occurrences, sorted by name.
+
+    failed: as for Administration.topics; also for those whose occurrences cannot be told here.
+    """
+    failed = failed or broker.left_out
+    found = schedules(broker, failed)
+    # A topic that cannot be read is told elsewhere. Here, its schedules are late.
+    topics = {one.name: one for one in broker.topics(failed=lambda *_: None)} if found else {}
+    asked = {
+        one.name: ("HGET", Keys(one.topic, broker.key_prefix).schedules(slot), one.name)
+        for one in found
+        if one.topic in topics
+        for slot in [slot_of(one, topics[one.topic])]
+    }
+    notes = _notes(broker, asked, failed)
     now_ms = broker.server.now_ms()
     all_seen = []
     for schedule in found:
-        one = _seen(schedule, note_of.get(schedule.name), now_ms)
-        if one.late_ms and schedule.overlap == WAIT and schedule.topic in topics:
-            topic = topics[schedule.topic]
-            queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=None)
-            if is_undone(queue, schedule):
-                one = one._replace(late_ms=0, waits=True)
-        all_seen.append(one)
+        if schedule.name in asked.keys() - notes.keys():
+            continue
+        try:
+            one = _seen(schedule, notes.get(schedule.name), now_ms)
+            if one.late_ms and schedule.overlap == WAIT and schedule.topic in topics:
+                topic = topics[schedule.topic]
+                queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=None)
+                if is_undone(queue, schedule):
+                    one = one._replace(late_ms=0, waits=True)
+            all_seen.append(one)
+        except OF_A_SCHEDULE as error:
+            failed(schedule.name, error)
     return all_seen
+
+
+def _notes(
+    broker: Administration, asked: Mapping[str, tuple[Any, ...]], failed: Failed
+) -> dict[str, Any]:
+    try:
+        return dict(zip(asked, broker.server.commands([*asked.values()]), strict=True))
+    except WrongKeyType as error:
+        if len(asked) == 1:
+            failed(next(iter(asked)), error)
+            return {}
+    alone = [_notes(broker, {name: command}, failed) for name, command in asked.items()]
+    return {name: note for one in alone for name, note in one.items()}
 
 
 def is_undone(queue: Queue, schedule: Schedule) -> bool:

@@ -87,7 +87,13 @@ def jobs(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def schedules(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
-    return {"schedules": list(map(schedule_json, seen(console.broker)))}
+    unreadable: list[dict[str, str]] = []
+
+    def note(name: str, error: RmqError) -> None:
+        unreadable.append({"schedule": name, "reason": str(error)})
+
+    found = seen(console.broker, note)
+    return {"schedules": list(map(schedule_json, found)), "unreadable": unreadable}
 
 
 # The address of each page, its template, and the function that returns what it shows. The same,

@@ -15,13 +15,13 @@ from rmq_spark.client.ownership import topic_in_zookeeper
 from rmq_spark.client.queue import Queue
 from rmq_spark.console.auth import ConsoleSettings, Sessions
 from rmq_spark.console.jobs import BulkJobs
-from rmq_spark.errors import InvalidOption, OwnershipError, ServerError
+from rmq_spark.errors import InvalidOption, OwnershipError, RmqError
 from rmq_spark.inspect.checks import Finding, check_server
 from rmq_spark.inspect.figures import Rates, Row, Shared, look
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol.pages import Position, QueueKind
 from rmq_spark.redis.permissions import Role
-from rmq_spark.topics.definition import group_text, parse_group
+from rmq_spark.topics.definition import parse_group
 from rmq_spark.topics.reasons import class_of, public_class_of
 
 if TYPE_CHECKING:
@@ -197,8 +197,7 @@ class Console:
     def _look_now(self) -> tuple[list[Row], list[dict[str, str]]]:
         unreadable: list[dict[str, str]] = []
 
-        def note(queue: Queue, error: ServerError) -> None:
-            topic, group = queue.definition.name, group_text(queue.keys.group)
+        def note(topic: str, group: str, error: RmqError) -> None:
             unreadable.append({"topic": topic, "group": group, "reason": str(error)})
 
         rows = look(self.broker, failed=note)

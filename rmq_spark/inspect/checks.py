@@ -9,12 +9,10 @@ from rmq_spark.client import schedules
 from rmq_spark.client.administration import all_queues
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import Place, command_line, queue_command
-from rmq_spark.client.queue import Queue
 from rmq_spark.client.repair import queues_with_strays
 from rmq_spark.errors import (
     InvalidOption,
     RmqError,
-    ServerError,
     ServerRefused,
     ServerUnavailable,
     ServerUntrusted,
@@ -364,9 +362,9 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
 
     Looks through all keys of the database, if the user may.
     """
-    failures: list[tuple[Queue, ServerError]] = []
+    failures: list[RmqError] = []
     try:
-        rows = look(broker, failed=lambda *failure: failures.append(failure))
+        rows = look(broker, failed=lambda topic, group, error: failures.append(error))
     except ServerRefused as error:
         yield _skipped("Claims", broker, error)
         yield _skipped("Room", broker, error)
@@ -382,9 +380,9 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
             yield Finding("Room", WARN, f"topic {row.topic}, group {row.group}: {seen}", remedy)
 
 
-def _claims(broker: Broker, rows: list[Row], failures: list[tuple[Queue, ServerError]]) -> Finding:
+def _claims(broker: Broker, rows: list[Row], failures: list[RmqError]) -> Finding:
     if failures:
-        return Finding("Claims", FAIL, seen_of(failures[0][1]), remedy_of(failures[0][1]))
+        return Finding("Claims", FAIL, seen_of(failures[0]), remedy_of(failures[0]))
     try:
         stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
     except ServerRefused as error:
@@ -409,14 +407,19 @@ def _skipped(
 
 def check_schedules(broker: Broker) -> Iterator[Finding]:
     """Check that somebody runs the schedules, if there are any."""
+    failures: list[RmqError] = []
     try:
-        found = schedules.seen(broker)
+        found = schedules.seen(broker, lambda name, error: failures.append(error))
     except ServerRefused as error:
         yield _skipped("Schedules", broker, error)
         return
     except RmqError as error:
         yield Finding("Schedules", FAIL, seen_of(error), remedy_of(error))
         return
+    for failure in failures:
+        # Another machine may have what this one lacks, and run it.
+        state = WARN if isinstance(failure, InvalidOption) else FAIL
+        yield Finding("Schedules", state, seen_of(failure), _DEFAULT_REMEDY)
     late = max(found, key=lambda one: one.late_ms, default=None)
     if late is not None and late.late_ms > schedules.MISSED_AFTER_MS:
         seen = f"{late.schedule.name} is late by {duration_text(late.late_ms // 1000 * 1000)}"

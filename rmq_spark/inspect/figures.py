@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rmq_spark.client.administration import all_queues
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import ScriptFailed, ServerError, WrongKeyType
+from rmq_spark.errors import RmqError, ScriptFailed, WrongKeyType
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import TopicDefinition, group_text
@@ -111,15 +111,23 @@ class Shared(Generic[_T]):
 def look(
     broker: Broker,
     names: Sequence[str] | None = None,
-    failed: Callable[[Queue, ServerError], None] | None = None,
+    failed: Callable[[str, str, RmqError], None] | None = None,
 ) -> list[Row]:
     """Return a row for each group of all topics, or of the topics in ``names`` that exist.
 
-    failed: called with a queue whose keys cannot be read (of another version, or of another type)
-    and the error, which is raised without it; the queue then has no row.
+    failed: called with a topic and group whose keys cannot be read (of another version, or of
+    another type) and the error, which is raised without it; the group then has no row. Also called,
+    with all groups, for a topic whose definition cannot be read; without it, the log has a warning.
     """
+
+    def unread(topic: str, error: RmqError) -> None:
+        if failed is None:
+            broker.left_out(topic, error)
+        else:
+            failed(topic, "(all)", error)
+
     rows = []
-    for part in _parts(all_queues(broker, names)):
+    for part in _parts(all_queues(broker, names, unread)):
         rows += _rows(broker, part, failed)
     return rows
 
@@ -138,7 +146,7 @@ def _parts(queues: Iterable[Queue]) -> Iterator[list[Queue]]:
 
 
 def _rows(
-    broker: Broker, queues: list[Queue], failed: Callable[[Queue, ServerError], None] | None
+    broker: Broker, queues: list[Queue], failed: Callable[[str, str, RmqError], None] | None
 ) -> list[Row]:
     one_node = not broker.server.is_cluster
     try:
@@ -148,7 +156,7 @@ def _rows(
         if failed is None:
             raise
         if len(queues) == 1:
-            failed(queues[0], error)
+            failed(queues[0].definition.name, group_text(queues[0].keys.group), error)
             return []
         halves = queues[: len(queues) // 2], queues[len(queues) // 2 :]
         return [row for half in halves for row in _rows(broker, half, failed)]

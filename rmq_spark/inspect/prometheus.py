@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 
 from rmq_spark.client import schedules
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.listener import Counts
 from rmq_spark.client.receiving.listener_settings import place_of
 from rmq_spark.client.receiving.timings import Timings
@@ -117,13 +116,17 @@ class QueueCollector(Collector):
         try:
             self._broker = self._broker or self._connect()
             self._late = _lateness(self._broker)
-            rows = look(self._broker, failed=_warn_of)
+            rows = look(self._broker, failed=self._warn)
             self._evicts = self._broker.server.policy != NO_EVICTION
             return rows
         except RmqError as error:
             _log.warning("rmq: no metrics of queues: %s", error)
             self._evicts = (isinstance(error, ServerUnsuitable) and error.evicts) or None
             return None
+
+    def _warn(self, topic: str, group: str, error: RmqError) -> None:
+        if self._broker is not None:
+            self._broker.left_out(f"topic {topic}, group {group}", error)
 
     def collect(self) -> Iterator[Metric]:
         """Count all metrics now. Those who ask at the same time share one look at the topics."""
@@ -160,11 +163,6 @@ def _lateness(broker: Broker) -> Metric:
     except RmqError as error:
         _log.warning("rmq: no metrics of schedules: %s", error)
     return family
-
-
-def _warn_of(queue: Queue, error: RmqError) -> None:
-    topic, group = queue.definition.name, group_text(queue.keys.group)
-    _log.warning("rmq: no metrics of topic %s, group %s: %s", topic, group, error)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.repair import sweep
-from rmq_spark.errors import ScriptFailed, WrongKeyType
+from rmq_spark.errors import RmqError, ScriptFailed, WrongKeyType
 from rmq_spark.inspect.fields import count_text
 from rmq_spark.inspect.figures import Row, look
 from rmq_spark.jobs.program import (
@@ -138,16 +138,17 @@ def _text(name: str) -> "Column":
 
 def expire(given: argparse.Namespace) -> str:
     """Return a line for each topic. One that cannot be read fails the job after all others."""
-    lines, failed = [], False
+    lines = []
     with broker_of(given) as broker:
-        for topic in broker.topics(given.topics.fullmatch):
+        unread: dict[str, RmqError] = {}
+        for topic in broker.topics(given.topics.fullmatch, unread.__setitem__):
             try:
                 lines.append(f"{topic.name}: {_expire(broker, topic.name)}")
             except (ScriptFailed, WrongKeyType) as error:
-                failed = True
-                lines.append(f"{topic.name}: {error}")
-    text = "\n".join(lines) or "No topic matches."
-    if failed:
+                unread[topic.name] = error
+    lines += [f"{name}: {error}" for name, error in unread.items()]
+    text = "\n".join(sorted(lines)) or "No topic matches."
+    if unread:
         raise JobFailed(text)
     return text
 

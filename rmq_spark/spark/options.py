@@ -7,7 +7,7 @@ from typing import Any
 
 from rmq_spark import options as declared
 from rmq_spark.client.broker import Broker
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.options import KEY_PREFIX, ZOOKEEPER_HOSTS
 from rmq_spark.ownership.zookeeper import EnsembleOptions, ensemble_of
 from rmq_spark.redis.connection import ConnectionOptions, connection_of
@@ -63,9 +63,13 @@ class Subscription:
         matches = re.compile(self.pattern).fullmatch
         return [
             topic
-            for topic in broker.topics(matches)
+            for topic in broker.topics(matches, _refuse)  # not one topic less, without a word
             if self.group in topic.groups and (self.owns or not topic.exclusive)
         ]
+
+
+def _refuse(topic: str, error: RmqError) -> None:
+    raise error
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,8 @@ class TopicDefinition:
         except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
                 f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}. "
-                "Delete that field of rmq_topics and define the topic again."
+                "Use the version of rmq-spark that wrote it. Or delete that field of rmq_topics, "
+                "and define the topic again."
             ) from error
 
     def text_of(self, keyword: str) -> str:

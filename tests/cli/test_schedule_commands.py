@@ -98,6 +98,16 @@ def test_a_schedule_that_is_not_there_is_nothing_found(rmq, topic, given):
     assert (done.code, "There is no schedule nope." in done.out + done.err) == (3, True)
 
 
+def test_a_schedule_that_cannot_be_read_is_said_beside_the_others(rmq, topic):
+    rmq.broker.schedule("s", "T", "m", every="1h")
+    rmq.broker.server.command("HSET", f"{rmq.prefix}rmq_schedules", "bad", "{}")
+    for given in ((), ("--pause", "s")):
+        listed = rmq("schedules", "--json", *given)
+        assert (listed.code, [one["schedule"] for one in listed.json]) == (0, ["s"])
+        assert listed.err.count("The schedule bad in rmq_schedules cannot be read") == 1
+    assert "unschedule bad" in rmq("schedules", "--pause", "bad").err
+
+
 def test_a_scheduler_sends_until_it_is_stopped(rmq, topic):
     rmq.broker.schedule("s", "T", "m", every="1s")
     with started([*rmq.command(), "scheduler"], stderr=subprocess.PIPE) as process:

@@ -44,7 +44,10 @@ def test_a_topic_is_made_and_listed(rmq):
     assert listed.keys() == {"topic", "topicType", "slotAmount"} | {
         setting.json_name for setting in SETTINGS.values()
     }
-    table = rmq("topics").out.splitlines()
+    rmq.broker.server.command("HSET", f"{rmq.prefix}rmq_topics", "Later", "{}")
+    told = rmq("topics")
+    assert "The definition of topic Later in rmq_topics cannot be read" in told.err
+    table = told.out.splitlines()
     assert table[0].split()[:3] == ["topic", "type", "slots"]
     assert table[1].split()[:3] == ["Orders", "FixedTime", "8"]
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from rmq_spark import aio
+from rmq_spark import Message, aio
 from rmq_spark.client import Broker, TopicType, administration, connect
 from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.schedules import seen
 from rmq_spark.client.staging import stage
 from rmq_spark.errors import (
     GroupNotEmpty,
@@ -24,6 +26,8 @@ from rmq_spark.errors import (
     UnknownTopic,
     WrongKeyType,
 )
+from rmq_spark.inspect.checks import check_topics
+from rmq_spark.inspect.figures import look
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.sending import SendResult
@@ -202,6 +206,23 @@ def test_topics_are_listed_by_name(broker):
     assert broker.topics() == []
     made = [broker.create(name, "Priority", 1) for name in ("b", "a", "c")]
     assert broker.topics() == sorted(made, key=lambda topic: topic.name)
+
+
+def test_a_topic_that_cannot_be_read_is_named_and_hides_no_other(broker, caplog):
+    """Failed before: of one that a later version had written, all topics were not listed."""
+    made = broker.create("T", "Priority", 1)
+    for name in ("later", b"\xff"):
+        broker.server.command("HSET", topics_key(broker.key_prefix), name, '{"topicType": "New"}')
+    for _ in range(2):
+        assert broker.topics() == [made]
+    said = r"later is left out: The definition of topic later .* Use the version of rmq-spark that"
+    assert len(re.findall(said, caplog.text)) == 1
+    assert [row.topic for row in look(broker)] == ["T"]
+    broker.schedule("s", "T", Message("m", priority=50), every="1h")
+    assert [one.schedule.name for one in seen(broker)] == ["s"]
+    assert [found.state for found in check_topics(broker)] == ["FAIL"]
+    broker.delete("T")
+    assert broker.topics() == []
 
 
 def test_prefixes_keep_topics_apart(broker):

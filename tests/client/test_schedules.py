@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import json
 import logging
+import re
+import sys
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -318,15 +320,27 @@ UNREADABLE = [
 NOTES = ["nonsense", "1 2 3", b"\xff 1", "1 " + "9" * 5000, f"1 {10**30}"]
 
 
+def told_of(broker, shown):
+    """The names of those that are left out, if the others are shown."""
+    told = []
+    assert {one.schedule.name for one in seen(broker, lambda name, _: told.append(name))} == shown
+    return told
+
+
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
     broker, timed, text, caplog
 ):
     broker.schedule("s", "T", "m", every="1h")
     broker.server.command("HSET", schedules_key(broker.key_prefix), "bad", text)
-    for use in (broker.schedules, lambda: broker.schedule("bad", "T", "m", every="1h")):
-        with pytest.raises(ScriptFailed, match="The schedule bad in rmq_schedules cannot be read"):
-            use()
+    with pytest.raises(ScriptFailed, match="The schedule bad in rmq_schedules cannot be read"):
+        broker.schedule("bad", "T", "m", every="1h")
+    # Failed before: nobody saw any schedule.
+    for _ in range(2):
+        assert [one.name for one in broker.schedules()] == ["s"]
+        assert [one.schedule.name for one in seen(broker)] == ["s"]
+    assert caplog.text.count("bad is left out: The schedule bad in rmq_schedules cannot") == 1
+    assert [found.state for found in check_schedules(broker)] == ["FAIL", "ok"]
     broker.delete("T")
     assert "may be of topic T, which was deleted: The schedule bad in" in caplog.text
     assert broker.unschedule("bad")
@@ -336,12 +350,18 @@ def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
 @pytest.mark.parametrize("note", NOTES)
 def test_a_last_occurrence_that_cannot_be_read_is_named_and_goes_with_its_schedule(broker, note):
     """Failed before, with a ValueError, for all that look at any schedule."""
-    broker.create("T", "FixedTime", 1)
+    for topic in ("T", "U"):
+        broker.create(topic, "FixedTime", 1)
+        broker.schedule(f"of-{topic}", topic, "m", every="1h")
     notes = broker.queue("T").keys.schedules(0)
     broker.schedule("s", "T", "m", every="1h")
     broker.server.command("HSET", notes, "s", note)
-    with pytest.raises(ScriptFailed, match=r"the schedule s last occurred .* rmq unschedule s"):
-        seen(broker)
+    assert told_of(broker, {"of-T", "of-U"}) == ["s"]
+    [bad, _] = check_schedules(broker)
+    assert bad.state == "FAIL"
+    assert re.search(r"the schedule s last occurred .* rmq unschedule s", bad.seen)
+    [found] = [one for one in broker.schedules() if one.name == "s"]
+    assert found.every_ms == 3_600_000
     assert broker.unschedule("s")
     assert broker.server.command("HGET", notes, "s") is None
 
@@ -368,9 +388,42 @@ def test_a_schedule_whose_name_is_not_utf_8_goes_with_its_topic(broker, timed):
 
 def test_an_expression_of_another_cronsim_is_told_with_its_schedule(broker, timed):
     """Failed before: rmq schedules did not say which one it was."""
+    broker.schedule("s", "T", "m", every="1h")
     broker.server.command("HSET", schedules_key(broker.key_prefix), "odd", OF_ANOTHER_CRONSIM)
-    with pytest.raises(InvalidOption, match=r"The schedule odd: cron='L \* \* \* \*'"):
-        seen(broker)
+    assert told_of(broker, {"s"}) == ["odd"]
+    [bad, _] = check_schedules(broker)
+    assert (bad.state, bad.seen[:38]) == ("warn", "The schedule odd: cron='L * * * *' is ")
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("cronsim", "The schedule odd: cron needs the package cronsim: pip install"),
+        ("zone", "The schedule odd: timezone='Mars/Base' is not a known time zone"),
+    ],
+)
+def test_one_that_this_machine_cannot_compute_hides_no_other(
+    broker, timed, monkeypatch, without, said
+):
+    broker.schedule("s", "T", "m", every="1h")
+    odd = broker.schedule("odd", "T", "m", cron="0 3 * * *")
+    if without == "cronsim":
+        monkeypatch.setitem(sys.modules, "cronsim", None)
+    else:
+        text = Schedule(**{**vars_of(odd), "timezone": "Mars/Base"}).to_json()
+        broker.server.command("HSET", schedules_key(broker.key_prefix), "odd", text)
+    assert [one.name for one in broker.schedules()] == ["odd", "s"]
+    assert told_of(broker, {"s"}) == ["odd"]
+    [bad, _] = check_schedules(broker)
+    assert (bad.state, said in bad.seen) == ("warn", True)
+
+
+def test_a_note_of_another_type_hides_no_other(broker):
+    for topic in ("T", "U"):
+        broker.create(topic, "FixedTime", 1)
+        broker.schedule(f"of-{topic}", topic, "m", every="1h")
+    broker.server.command("SET", broker.queue("T").keys.schedules(0), "somebody else's")
+    assert told_of(broker, {"of-U"}) == ["of-T"]
 
 
 def test_what_a_later_release_has_added_to_a_schedule_is_left_alone(broker, timed):

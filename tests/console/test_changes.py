@@ -11,6 +11,7 @@ from rmq_spark.client import Message
 from rmq_spark.console import jobs
 from rmq_spark.console.jobs import Action, JobState
 from rmq_spark.topics.definition import FLAGS
+from rmq_spark.topics.keys import schedules_key
 
 ORDERS = "/topics/Orders"
 
@@ -315,7 +316,11 @@ def test_a_bad_action_is_told(site, orders):
 
 def test_schedules_are_paused_resumed_and_removed(site, orders):
     site.broker.schedule("nightly", "Orders", Message("x", delay="1h"), cron="0 3 * * *")
+    key = schedules_key(site.broker.key_prefix)
+    site.broker.server.client.hset(key, "later", "{}")
     page = site.page("/schedules")
+    assert "later: The schedule later in rmq_schedules cannot be read" in page
+    assert "is removed" in site.note("/schedules/later/remove")
     assert "0 3 * * * UTC" in page
     assert "/schedules/nightly/pause" in page
     assert "is paused" in site.note("/schedules/nightly/pause")

@@ -12,6 +12,7 @@ from rmq_spark.console.app import PAGES
 from rmq_spark.inspect import browse
 from rmq_spark.inspect.checks import FAIL, OK
 from rmq_spark.ownership.zookeeper import parse_ensemble
+from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.reasons import class_of
 
 from ..cli.running import bury
@@ -456,8 +457,12 @@ def test_a_group_that_cannot_be_read_is_named_and_the_others_are_shown(site):
     _one_message(site, "x")
     queue = site.broker.queue("Broken")
     site.broker.server.client.hset(queue.keys.claims(0), "a:1:0", "0 of an old version")
+    site.broker.server.client.hset(topics_key(site.broker.key_prefix), "Later", "{}")
     shown = site.json("/topics")
-    assert [one["topic"] for one in shown["unreadable"]] == ["Broken"]
+    assert {(one["topic"], one["group"]) for one in shown["unreadable"]} == {
+        ("Broken", "default"),
+        ("Later", "(all)"),
+    }
     assert [one["topic"] for one in shown["topics"]] == ["Orders"]
     assert "another version of rmq-spark" in site.page("/topics")
 

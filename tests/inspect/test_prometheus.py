@@ -19,6 +19,7 @@ from rmq_spark.inspect.prometheus import (
 )
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.redis import server as server_module
+from rmq_spark.topics.keys import schedules_key, topics_key
 
 from ..seeding import FAR_MS
 from ..waiting import wait_until
@@ -144,14 +145,19 @@ def test_a_queue_that_cannot_be_read_hides_no_other_and_is_named_with_the_reason
     version_2 = "2 1700000000 1 0 0 0 1700000000000 0"
     broker.server.client.hset(orders.keys.claims(1), "clerk:1:0", version_2)
     broker.server.client.set(broker.queue("Mails").keys.store(0), "not a sorted set")
+    broker.server.client.hset(topics_key(broker.key_prefix), "Later", "{}")
     found = samples()
     assert found["rmq_up", ()] == 1
     assert ("rmq_due_messages", of("Orders", "audit")) in found
     assert ("rmq_due_messages", of("Orders")) not in found
     assert ("rmq_due_messages", of("Mails")) not in found
-    assert "no metrics of topic Orders, group default" in caplog.text
+    assert "topic Orders, group default is left out" in caplog.text
     assert "another version of rmq-spark" in caplog.text
-    assert "no metrics of topic Mails, group default" in caplog.text
+    assert "topic Mails, group default is left out" in caplog.text
+    assert "The definition of topic Later in rmq_topics cannot be read" in caplog.text
+    told = list(caplog.messages)
+    samples()
+    assert caplog.messages == told
 
 
 def test_a_redis_that_does_not_answer_is_down_and_comes_up_again(own_redis):
@@ -232,7 +238,7 @@ def test_a_policy_that_no_program_connects_to_is_told(own_redis):
     assert b"rmq_redis_evicts 0.0" in generate_latest(registry)
 
 
-def test_a_schedule_that_nobody_runs_is_late(broker):
+def test_a_schedule_that_nobody_runs_is_late(broker, caplog):
     broker.create("T", "FixedTime", 1)
     broker.schedule("often", "T", "m", every="1s")
     registry = CollectorRegistry()
@@ -242,3 +248,8 @@ def test_a_schedule_that_nobody_runs_is_late(broker):
         lambda: registry.get_sample_value("rmq_schedule_late_seconds", labels) > 0,
         "a schedule that is late",
     )
+    # Failed before: then no schedule was late.
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "another", "not JSON")
+    for _ in range(2):
+        assert registry.get_sample_value("rmq_schedule_late_seconds", labels) > 0
+    assert caplog.text.count("The schedule another in rmq_schedules cannot be read") == 1

@@ -142,6 +142,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_giving_back(trade):
     keys = trade.broker.queue("Mails").keys
     version_2 = "2 1700000000 1 0 0 0 1700000000000 0"
     trade.broker.server.client.hset(keys.claims(0), "clerk:1:0", version_2)
+    trade.broker.server.client.hset(f"{trade.prefix}rmq_topics", "Later", "{}")
     trade.orders(["a"])
     consumer = trade.broker.consumer("Orders", "gone", visibility_timeout="1s")
     assert len(consumer.poll()) == 1
@@ -149,7 +150,8 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_giving_back(trade):
         time.sleep(0.05)
     with pytest.raises(JobFailed) as failure:
         trade.job("expire")
-    mails, orders = str(failure.value).splitlines()
+    later, mails, orders = str(failure.value).splitlines()
+    assert "The definition of topic Later in rmq_topics cannot be read" in later
     assert mails.startswith("Mails: ")
     assert "another version of rmq-spark" in mails
     assert orders == "Orders: 1 messages given back"

@@ -8,12 +8,14 @@ import pytest
 from rmq_spark.errors import (
     CheckpointRefused,
     InvalidOption,
+    ScriptFailed,
     ServerUnavailable,
     UnknownTopic,
 )
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.spark.source.batch_sizer import FIRST_MESSAGES
 from rmq_spark.spark.source.leases import LeaseTimer
+from rmq_spark.topics.keys import topics_key
 
 from ...waiting import wait_until
 from ..driving import Run, contents, knows_available_now, names, refused, send_due
@@ -169,6 +171,20 @@ def test_a_pattern_takes_in_new_topics_while_it_runs_and_lets_go_of_deleted_ones
         assert contents(run.batch(start, end)) == ["new"]
         report = run.reader.reportLatestOffset()
         assert set(report["topics"]) == {f"{prefix}A", f"{prefix}C"}
+
+
+def test_a_pattern_fails_rather_than_leave_out_a_topic_that_cannot_be_read(rmq):
+    name = rmq.name()
+    rmq.broker.create(f"{name}.A", "FixedTime", 2)
+    rmq.broker.server.command("HSET", topics_key(), f"{name}.B", "{}")
+    try:
+        with (
+            Run(options(rmq, topicPattern=f"{name}[.].")) as run,
+            pytest.raises(ScriptFailed, match=f"The definition of topic {name}.B in rmq_topics"),
+        ):
+            run.plan(run.initial())
+    finally:
+        rmq.broker.server.command("HDEL", topics_key(), f"{name}.B")
 
 
 @pytest.fixture
