@@ -133,8 +133,8 @@ class Broker(Administration):
         """Send a message again and again, while a scheduler runs. Creates or changes a schedule.
 
         cron: an expression of five fields, such as "0 3 * * *", or six, which begin with seconds.
-        every: in its place, an interval of at least 1 s, which begins now or at ``first``.
-        timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with a time
+        every: in its place, an interval of at least 1 s. It begins at ``first``, or with the first
+        call. timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with a time
         zone. catch_up: what becomes of occurrences while no scheduler ran: "one" sends the last of
         them, "all" sends each, "none" sends none that is more than a minute late. overlap: while a
         message of an earlier occurrence waits or is in progress, "skip" leaves out an occurrence,

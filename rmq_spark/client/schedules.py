@@ -72,9 +72,9 @@ class Schedule:
 
     cron: an expression of five fields, or of six that begin with seconds; or every_ms: an interval.
     timezone: of the expression. first_ms, last_ms: bounds of the occurrences, in ms since 1970; the
-    first one is also where intervals begin. catch_up, overlap, paused: as for Broker.schedule.
-    since_ms: occurrences until then do not count; Redis' time when the times of the schedule were
-    set or it was resumed.
+    first one is also where intervals begin, otherwise begin_ms. catch_up, overlap, paused: as for
+    Broker.schedule. since_ms: occurrences until then do not count; Redis' time when the times of
+    the schedule were set or it was resumed.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Schedule:
     overlap: str = SEND
     paused: bool = False
     since_ms: int = 0
+    begin_ms: int | None = None
 
     @property
     def times(self) -> tuple[Any, ...]:
@@ -112,8 +113,10 @@ class Schedule:
         after_ms = max(ms, self.since_ms)
         found: int | None
         if self.every_ms is not None:
-            begin_ms = self.since_ms if self.first_ms is None else self.first_ms
-            found = begin_ms + max((after_ms - begin_ms) // self.every_ms + 1, 0) * self.every_ms
+            begins = (self.first_ms, self.begin_ms, self.since_ms)
+            begin_ms = next(ms for ms in begins if ms is not None)
+            found = begin_ms + ((after_ms - begin_ms) // self.every_ms + 1) * self.every_ms
+            found = found if self.first_ms is None else max(found, self.first_ms)
         else:
             found = self._cron_next(max(after_ms, (self.first_ms or 0) - 1))
         highest = HIGHEST_SCORE if self.last_ms is None else self.last_ms
@@ -317,6 +320,7 @@ def parse_schedule(
         kept = _checked(topic, message)
     except InvalidMessage as error:
         raise InvalidMessage(f"The message of the schedule {name}: {fault_of(error)}") from None
+    since_ms = now_ms()
     found = Schedule(
         name,
         topic.name,
@@ -328,7 +332,8 @@ def parse_schedule(
         last_ms=_moment("last", last),
         catch_up=catch_up,
         overlap=overlap,
-        since_ms=now_ms(),
+        since_ms=since_ms,
+        begin_ms=since_ms if every_ms is not None and first is None else None,
     )
     found.outgoing(topic, found.since_ms, now_ms)
     return found
@@ -438,7 +443,7 @@ def put(broker: Administration, wanted: Schedule) -> Schedule:
     """Create a schedule, or change the one of its name. Returns it as Redis has it now.
 
     One that is as wanted stays as it is. A pause stays. If its times stay, none of its occurrences
-    is lost.
+    is lost. Intervals that stay go on from where they began.
     """
 
     def change(old: Schedule | None) -> Schedule:
@@ -448,7 +453,10 @@ def put(broker: Administration, wanted: Schedule) -> Schedule:
         had_ended = old.last_ms is not None and old.last_ms < now_ms
         if old.times != wanted.times or (had_ended and old.last_ms != wanted.last_ms):
             since_ms = max(now_ms, since_ms + 1)
-        new = replace(wanted, paused=old.paused, since_ms=since_ms)
+        begin_ms = wanted.begin_ms
+        if begin_ms is not None and (old.every_ms, old.first_ms) == (wanted.every_ms, None):
+            begin_ms = old.since_ms if old.begin_ms is None else old.begin_ms
+        new = replace(wanted, paused=old.paused, since_ms=since_ms, begin_ms=begin_ms)
         return old if new == old else _occurring(new)
 
     return _change(broker, wanted.name, change)

@@ -190,6 +190,31 @@ def test_the_same_call_changes_nothing_and_another_one_goes_on_from_now(broker, 
     assert not broker.unschedule("s")
 
 
+def test_intervals_stay_where_they_began(broker, timed):
+    """Failed before: a daily report came at the time of the last deployment, or not at all."""
+    daily = broker.schedule("s", "T", "m", every="1d")
+    begin_ms = past(broker, timed, daily, DAY_MS // 4)
+    changes = (
+        lambda: broker.pause_schedule("s") and broker.resume_schedule("s"),
+        lambda: broker.schedule("s", "T", "version 2", every="1d"),
+        lambda: broker.schedule("s", "T", Message("m", slot_basis="b"), every="1d"),
+    )
+    for change in changes:
+        assert change().since_ms > begin_ms + DAY_MS // 4
+        [now] = broker.schedules()
+        assert now.next_after(now.since_ms) == begin_ms + DAY_MS
+    # Those of an earlier version began at since_ms.
+    earlier = {**json.loads(daily.to_json()), "since_ms": begin_ms}
+    del earlier["begin_ms"]
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "s", json.dumps(earlier))
+    changed = broker.schedule("s", "T", "version 3", every="1d")
+    assert changed.next_after(changed.since_ms) == begin_ms + DAY_MS
+    first = datetime(2090, 1, 1, tzinfo=UTC)
+    assert broker.schedule("s", "T", "m", every="1d", first=first).begin_ms is None
+    again = broker.schedule("s", "T", "m", every="1d")
+    assert again.begin_ms > begin_ms + DAY_MS // 8
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -443,7 +468,8 @@ def test_what_a_later_release_has_added_to_a_schedule_is_left_alone(broker, time
 def past(broker, queue, schedule, ago_ms, **changes):
     """Let a schedule have occurred so long ago. Returns that time, in whole intervals."""
     at_ms = schedule.since_ms - ago_ms
-    made = Schedule(**{**vars_of(schedule), "since_ms": at_ms, **changes})
+    moved = {"since_ms": at_ms, "begin_ms": schedule.begin_ms and at_ms}
+    made = Schedule(**{**vars_of(schedule), **moved, **changes})
     broker.server.command("HSET", schedules_key(broker.key_prefix), made.name, made.to_json())
     return at_ms
 
