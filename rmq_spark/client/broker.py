@@ -134,13 +134,13 @@ class Broker(Administration):
 
         cron: an expression of five fields, such as "0 3 * * *", or six, which begin with seconds.
         every: in its place, an interval of at least 1 s. It begins at ``first``, or with the first
-        call. timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with a time
-        zone. catch_up: what becomes of occurrences while no scheduler ran: "one" sends the last of
-        them, "all" sends each, "none" sends none that is more than a minute late. overlap: while a
-        message of an earlier occurrence waits or is in progress, "skip" leaves out an occurrence,
-        "wait" sends it later, and "send" lets the two merge. The message gets two headers:
-        ``rmq-schedule`` and ``rmq-scheduled-time``. In a FixedTime topic it is due at the time of
-        the occurrence, or a ``delay`` later.
+        call. timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with
+        a time zone. catch_up: what becomes of occurrences while no scheduler ran: "one" sends the
+        last of them, "all" sends each, "none" sends none that is more than a minute late. overlap:
+        while a message of an earlier occurrence waits or is in progress, "skip" leaves out an
+        occurrence, "wait" sends it later, and "send" lets the two merge. The message gets two
+        headers: ``rmq-schedule`` and ``rmq-scheduled-time``. In a FixedTime topic it is due at the
+        time of the occurrence, or a ``delay`` later.
 
         A call with the same arguments changes nothing, so a service can make it at each start.
         Raises UnknownTopic, InvalidOption, InvalidMessage.

@@ -16,6 +16,7 @@ from rmq_spark.client.schedules import (
     SEND,
     WAIT,
     Schedule,
+    is_ahead,
     is_undone,
     last_after,
     parse_note,
@@ -54,7 +55,7 @@ class _Running:
 
     @property
     def next_ms(self) -> int | None:
-        return None if self.schedule.paused else self.schedule.next_after(self.after_ms)
+        return None if self.schedule.paused else self.schedule.following(self.after_ms)
 
 
 class Scheduler(Runner):
@@ -75,7 +76,8 @@ class Scheduler(Runner):
         super().__init__()
         self._broker = broker
         self._running: dict[str, _Running] = {}
-        self._next_ms: dict[str, int] = {}
+        self._next_ms: dict[str, int] = {}  # 0: to be looked at
+        self._now_ms = 0
         self._complaints: dict[str, str] = {}
         self._read_again_s = -math.inf
         self._sent = 0
@@ -101,6 +103,9 @@ class Scheduler(Runner):
             self._read()
             self._read_again_s = begun_s + LOOK_S
         now_ms = self._broker.server.now_ms()
+        if now_ms + 1000 * LOOK_S < self._now_ms:  # Redis' clock was set back
+            self._next_ms = {name: 0 for name, one in self._running.items() if one.confirmed}
+        self._now_ms = now_ms
         due = sorted((at, name) for name, at in self._next_ms.items() if at <= now_ms)
         for at_ms, name in due:
             # Not too long: a schedule may have been paused meanwhile.
@@ -150,7 +155,7 @@ class Scheduler(Runner):
                     fresh.append(running)
             elif not known.confirmed:
                 known.confirmed = True
-                self._expect(name)
+                self._next_ms[name] = 0
         for part in chunks(fresh, CALLS_A_PIPELINE):
             try:
                 self._read_notes(part)
@@ -203,8 +208,15 @@ class Scheduler(Runner):
 
     def _send_due(self, one: _Running, now_ms: int) -> None:
         schedule = one.schedule
+        if is_ahead(one.after_ms, now_ms):
+            if self._note(one, now_ms, is_sent=False):
+                _log.warning(
+                    "rmq: Redis' clock was set back: the schedule %s goes on",
+                    schedule.name,
+                )
+            return
         for _ in range(_MISSED_A_ROUND):
-            if self._is_over:
+            if self._is_over or schedule.paused:
                 return
             if schedule.catch_up == ALL:
                 at_ms = one.next_ms

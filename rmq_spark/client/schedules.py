@@ -110,7 +110,10 @@ class Schedule:
 
     def next_after(self, ms: int) -> int | None:
         """Return the first occurrence after a time; None after the last one. In ms since 1970."""
-        after_ms = max(ms, self.since_ms)
+        return self.following(max(ms, self.since_ms))
+
+    def following(self, after_ms: int) -> int | None:
+        """Do the same for a time that may lie before since_ms, if Redis' clock was set back."""
         found: int | None
         if self.every_ms is not None:
             begins = (self.first_ms, self.begin_ms, self.since_ms)
@@ -124,7 +127,7 @@ class Schedule:
 
     def latest(self, after_ms: int, until_ms: int) -> int | None:
         """Return the last occurrence after a time and up to another; None if there is none."""
-        first = self.next_after(after_ms)
+        first = self.following(after_ms)
         if first is None or first > until_ms:
             return None
         until_ms = min(until_ms, self.last_ms or until_ms)
@@ -616,7 +619,8 @@ def is_undone(queue: Queue, schedule: Schedule) -> bool:
 def _seen(schedule: Schedule, note: bytes | None, now_ms: int) -> ScheduleSeen:
     last_ms = parse_note(schedule, note)[1] if note else None
     after_ms = last_after(schedule, note or b"")
-    next_ms = None if schedule.paused else schedule.next_after(after_ms)
+    after_ms = now_ms if is_ahead(after_ms, now_ms) else after_ms
+    next_ms = None if schedule.paused else schedule.following(after_ms)
     late_ms = 0 if next_ms is None else max(0, now_ms - next_ms)
     return ScheduleSeen(schedule, last_ms, next_ms, late_ms)
 
@@ -642,8 +646,15 @@ def last_after(schedule: Schedule, note: bytes | str) -> int:
     HIGHEST_SCORE, so never, if the note is of a later definition. Raises ScriptFailed.
     """
     since_ms, last_ms = parse_note(schedule, note)
-    later = since_ms > schedule.since_ms
-    return HIGHEST_SCORE if later else max(last_ms, schedule.since_ms)
+    if since_ms > schedule.since_ms:
+        return HIGHEST_SCORE
+    # One of this definition lies before it if the definition is of a clock that was set back.
+    return last_ms if note and since_ms == schedule.since_ms else max(last_ms, schedule.since_ms)
+
+
+def is_ahead(after_ms: int, now_ms: int) -> bool:
+    """Return whether last_after is of a clock that ran ahead. now_ms: read after the note."""
+    return now_ms + MISSED_AFTER_MS < after_ms < HIGHEST_SCORE
 
 
 def _change(

@@ -200,7 +200,7 @@ def test_intervals_stay_where_they_began(broker, timed):
         lambda: broker.schedule("s", "T", Message("m", slot_basis="b"), every="1d"),
     )
     for change in changes:
-        assert change().since_ms > begin_ms + DAY_MS // 4
+        assert change().since_ms >= begin_ms + DAY_MS // 4
         [now] = broker.schedules()
         assert now.next_after(now.since_ms) == begin_ms + DAY_MS
     # Those of an earlier version began at since_ms.
@@ -617,6 +617,49 @@ def test_a_pause_sends_nothing_and_what_it_kept_back_stays_back(broker, timed):
         had = scheduler.sent
         wait_until(lambda: scheduler.sent > had + 1, "occurrences of the other")
     assert {entry.content for entry in sent(timed)} == {b"o"}
+
+
+@pytest.mark.parametrize("made_ahead", [False, True])
+def test_schedules_go_on_if_redis_clock_is_set_back(broker, timed, monkeypatch, caplog, made_ahead):
+    """Failed before: they stood still until the clock had caught up."""
+    real, ahead_ms = broker.server.now_ms, [3_600_000]
+    monkeypatch.setattr(broker.server, "now_ms", lambda: real() + ahead_ms[0])
+    made = broker.schedule("s", "T", "m", every="1s")
+    if not made_ahead:
+        past(broker, timed, made, 3_600_000)
+    with broker.scheduler() as scheduler:
+        wait_until(lambda: scheduler.sent > 1, "occurrences")
+        ahead_ms[0] = 0
+        had = scheduler.sent
+        wait_until(lambda: scheduler.sent > had + 1, "occurrences after the clock was set back")
+    assert caplog.text.count("Redis' clock was set back: the schedule s goes on") == 1
+    [shown] = seen(broker)
+    assert shown.last_ms <= real()
+    with broker.scheduler() as scheduler:
+        wait_until(lambda: scheduler.sent > 1, "occurrences of the next scheduler")
+
+
+@pytest.mark.parametrize("of", ["note", "definition"])
+def test_a_scheduler_that_starts_after_the_clock_was_set_back_goes_on(broker, timed, of):
+    made = broker.schedule("s", "T", "m", every="1s")
+    now_ms, key = broker.server.now_ms(), timed.keys.schedules(timed.definition.slot_of(b"m"))
+    if of == "note":
+        broker.server.command("HSET", key, "s", f"{made.since_ms} {now_ms + 3_600_000}")
+    else:
+        past(broker, timed, made, -3_600_000)
+    assert seen(broker)[0].next_ms < now_ms + 60_000
+    assert run_until_done(broker, lambda: timed.figures().counters["accepted"] > 1) > 1
+
+
+def test_a_note_of_a_clock_that_is_a_little_ahead_counts(broker, timed):
+    made = broker.schedule("s", "T", "m", every="1s")
+    broker.schedule("other", "T", "o", every="1s")
+    key = timed.keys.schedules(timed.definition.slot_of(b"m"))
+    note = f"{made.since_ms} {broker.server.now_ms() + 55_000}".encode()
+    broker.server.command("HSET", key, "s", note)
+    with broker.scheduler() as scheduler:
+        wait_until(lambda: scheduler.sent > 1, "occurrences of the other")
+    assert broker.server.command("HGET", key, "s") == note
 
 
 def test_a_change_counts_within_a_second_or_so(broker, timed):
