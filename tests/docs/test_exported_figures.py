@@ -30,7 +30,8 @@ def there(broker):
     with broker.consumer("Orders", "clerk") as clerk:
         clerk.poll().rollback()
     reported = backlog_figures(overview_of(broker.queue("Orders"))) | {"slotsOwned": 1}
-    source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
+    offset = json.dumps({"topic": "Orders", **reported})
+    source = SimpleNamespace(latestOffset=offset, numInputRows=1)
     query = {"id": "one", "runId": "first"}
     progress = SimpleNamespace(**query, sources=[source], numInputRows=1, batchDuration=1)
     listener = broker.listen("Orders", "billing", print)
