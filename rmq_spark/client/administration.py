@@ -1,7 +1,6 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -51,7 +50,7 @@ _T = TypeVar("_T")
 _SENDERS_KNOW_S = 1.5 * DEFINITION_AGE_S
 # How long a deletion that was killed keeps others from creating the topic. One of 65 536 slots took
 # 5 s; each slot of a group adds a ms.
-_DELETION_MS = 60_000
+_DELETION_MS = 20_000
 _LOOK_S = 0.1
 # Called with the name of what cannot be read or computed, and why. The others go on.
 Failed = Callable[[str, RmqError], None]
@@ -156,7 +155,7 @@ class Administration:
         found = self.find(name)
         if found is None and topic_type is not None:
             new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
-            self._wait_for_deletions(name)
+            self._complete_deletion(name)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if _any_paused(new):
                 self._mark_slots(name)
@@ -321,42 +320,58 @@ class Administration:
                     self._delete_contents(old)
                     is_gone = self._replace(name, text, "")
             self.server.pause(_SENDERS_KNOW_S)
-            self._delete_contents(old)
+            if self.find(name) is None:  # else the deletion had lapsed
+                self._delete_contents(old)
 
     @contextmanager
     def _deleting(self, topic: TopicDefinition) -> Iterator[None]:
         """Let nobody create a topic of this name: the deletion would empty that one, too."""
-        key, field = deletions_key(self.key_prefix), f"{topic.name} {secrets.token_hex(8)}"
-        lapses_ms = self.server.now_ms() + _DELETION_MS + topic.slot_amount * len(topic.groups)
-        # By a script, which may write in a Redis that is full.
-        self.server.call("alter", [key], [field, "", lapses_ms])
+        key, name = deletions_key(self.key_prefix), topic.name
+        mark, is_marked = "", False
+        while not is_marked:
+            lapsed = self._wait_for_deletion(name)
+            lasts_ms = _DELETION_MS + topic.slot_amount * len(topic.groups)
+            mark = f"{self.server.now_ms() + lasts_ms} {topic.to_json()}"
+            # By a script, which may write in a Redis that is full.
+            is_marked = replace_field(self.server, key, name, lapsed, mark)
+        left = ""
         try:
             yield
+        except UnknownTopic:  # another one has deleted it
+            raise
+        except BaseException:
+            with suppress(RmqError):
+                if self.find(name) is None:  # whoever creates the topic completes the deletion
+                    left = f"{self.server.now_ms() + int(1000 * _SENDERS_KNOW_S)} {topic.to_json()}"
+            raise
         finally:
             with suppress(ServerError):
-                lapsed = [mark for mark, left_ms in self._deletions().items() if left_ms <= 0]
-                self.server.command("HDEL", key, field, *lapsed)
+                replace_field(self.server, key, name, mark.encode(), left)
 
-    def _deletions(self) -> dict[str, int]:
-        """Return for how many ms each deletion may last from now on."""
-        marks = fields_of(self.server.command("HGETALL", deletions_key(self.key_prefix)))
-        now_ms = self.server.now_ms()
-        return {mark.decode(): int(lapses_ms) - now_ms for mark, lapses_ms in marks}
-
-    def _wait_for_deletions(self, name: str) -> None:
-        """Wait until no deletion of a topic is in progress."""
-        waits = False
-        while left := [
-            ms for mark, ms in self._deletions().items() if ms > 0 and mark.split()[0] == name
-        ]:
-            if not waits:
+    def _wait_for_deletion(self, name: str) -> bytes:
+        """Wait until no deletion of a topic is in progress. Return the mark of a killed one."""
+        is_told = False
+        while text := self.server.command("HGET", deletions_key(self.key_prefix), name):
+            left_ms = int(text.split()[0]) - self.server.now_ms()
+            if left_ms <= 0:
+                return bytes(text)
+            if not is_told:
                 _log.warning(
-                    "rmq: topic %s is being deleted. It is created when that is done, or in %.0f s "
-                    "if the program that deletes it was killed",
-                    *(name, max(left) / 1000),
+                    "rmq: topic %s is being deleted. Waiting until that is done, or for %.0f s if "
+                    "the program that deletes it was killed",
+                    *(name, left_ms / 1000),
                 )
-            waits = True
-            self.server.pause(min(max(left) / 1000, _LOOK_S))
+            is_told = True
+            self.server.pause(min(left_ms / 1000, _LOOK_S))
+        return b""
+
+    def _complete_deletion(self, name: str) -> None:
+        """Wait for a deletion of a topic that is in progress. Complete one that was killed."""
+        if mark := self._wait_for_deletion(name):
+            topic = TopicDefinition.from_json(name, mark.split(maxsplit=1)[1])
+            with self._deleting(topic):
+                if self.find(name) is None:
+                    self._delete_contents(topic)
 
     def _delete_contents(self, topic: TopicDefinition) -> None:
         from rmq_spark.client.schedules import remove_of  # which imports this module

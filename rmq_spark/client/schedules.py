@@ -565,17 +565,21 @@ def seen(broker: Administration, failed: Failed | None = None) -> list[ScheduleS
     found = schedules(broker, failed)
     # A topic that cannot be read is told elsewhere. Here, its schedules are late.
     topics = {one.name: one for one in broker.topics(failed=lambda *_: None)} if found else {}
-    asked = {
-        one.name: ("HGET", Keys(one.topic, broker.key_prefix).schedules(slot), one.name)
-        for one in found
-        if one.topic in topics
-        for slot in [slot_of(one, topics[one.topic])]
-    }
+    asked: dict[str, tuple[Any, ...]] = {}
+    for schedule in found:
+        if schedule.topic in topics:
+            try:
+                slot = slot_of(schedule, topics[schedule.topic])
+            except OF_A_SCHEDULE as error:
+                failed(schedule.name, error)
+                continue
+            key = Keys(schedule.topic, broker.key_prefix).schedules(slot)
+            asked[schedule.name] = ("HGET", key, schedule.name)
     notes = _notes(broker, asked, failed)
     now_ms = broker.server.now_ms()
     all_seen = []
     for schedule in found:
-        if schedule.name in asked.keys() - notes.keys():
+        if schedule.topic in topics and schedule.name not in notes:
             continue
         try:
             one = _seen(schedule, notes.get(schedule.name), now_ms)

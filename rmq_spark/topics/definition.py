@@ -330,7 +330,7 @@ class TopicDefinition:
                     if one.option.name in fields
                 },
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ScriptFailed(
                 f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}. "
                 "Use the version of rmq-spark that wrote it. Or delete that field of rmq_topics, "

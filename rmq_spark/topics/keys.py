@@ -136,7 +136,7 @@ def topics_key(prefix: str = "") -> str:
 
 
 def deletions_key(prefix: str = "") -> str:
-    """Name the HASH of deletions in progress: topic and a token -> when it lapses, in ms."""
+    """Name the HASH of deletions in progress: topic -> when it lapses, in ms, and definition."""
     return f"{prefix}rmq_deletions"
 
 

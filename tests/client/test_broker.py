@@ -259,23 +259,36 @@ def test_a_deleted_topic_leaves_no_key_behind(broker):
     assert all_keys(broker) == kept
 
 
-@pytest.mark.parametrize("what", ["delete", "remove_group"])
-def test_of_two_deletions_at_once_one_finds_nothing(broker, monkeypatch, what):
+def test_of_two_removals_of_a_group_at_once_one_finds_nothing(broker, monkeypatch):
     """Failed before: it went on, and emptied what was created next under that name."""
-
-    def remove():
-        broker.delete("T") if what == "delete" else broker.remove_group("T", "g")
 
     def while_another_is_faster(*args):
         monkeypatch.undo()
-        remove()
+        broker.remove_group("T", "g")
         return replace(*args)
 
     replace = broker._replace
     broker.create("T", "FixedTime", 1, groups=("default", "g"))
     monkeypatch.setattr(broker, "_replace", while_another_is_faster)
-    with pytest.raises(UnknownTopic if what == "delete" else InvalidOption, match="T"):
-        remove()
+    with pytest.raises(InvalidOption, match="T"):
+        broker.remove_group("T", "g")
+
+
+def test_of_two_deletions_at_once_one_waits_and_finds_nothing(broker, monkeypatch, caplog):
+    def meanwhile(seconds):
+        monkeypatch.undo()
+        others.append(pool.submit(Broker(broker.server, key_prefix=broker.key_prefix).delete, "T"))
+        wait_until(lambda: "topic T is being deleted" in logged(caplog), "the other one waits")
+        return replace(*seconds)
+
+    replace, others = broker._replace, []
+    broker.create("T", "FixedTime", 1)
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(broker, "_replace", lambda *args: meanwhile(args))
+        broker.delete("T")
+        with pytest.raises(UnknownTopic):
+            others[0].result()
+    assert all_keys(broker) == []
 
 
 @pytest.mark.parametrize("what", ["delete", "remove_group"])
@@ -328,7 +341,7 @@ def test_a_deletion_that_is_killed_is_completed_by_the_next_one(broker, monkeypa
     if what == "delete":
         broker.create("T", "FixedTime", 1)
         broker.delete("T")
-        assert all_keys(broker) == []  # nor a note of those that were killed
+        assert all_keys(broker) == []  # nor a mark of those that were killed
 
 
 def test_a_topic_that_is_created_anew_loses_nothing_and_gets_nothing_of_the_old_one(
@@ -340,7 +353,7 @@ def test_a_topic_that_is_created_anew_loses_nothing_and_gets_nothing_of_the_old_
 
     def send():
         with connect(redis_url, key_prefix=broker.key_prefix) as other:
-            queue, number = other.queue("T"), 0
+            queue, number = None, 0
             while not ended.is_set():
                 is_after, number = is_created.is_set(), number + 1
                 try:
@@ -366,6 +379,44 @@ def test_a_topic_that_is_created_anew_loses_nothing_and_gets_nothing_of_the_old_
     }
     assert set(after) <= found
     assert broker.queue("T").figures().store.count == len(found)
+    broker.delete("T")
+    assert all_keys(broker) == []
+
+
+def test_a_deletion_that_has_lapsed_leaves_the_next_topic_alone(redis_url, broker, monkeypatch):
+    """Seen: a program that stood still for a minute then emptied what others had created."""
+
+    def meanwhile(seconds):
+        with connect(redis_url, key_prefix=broker.key_prefix) as other:
+            other.create("T", "FixedTime", 1)
+            assert other.queue("T").send([b"new"], fixed_time=99).new == 1
+
+    monkeypatch.setattr(administration, "_DELETION_MS", -1000)
+    broker.create("T", "FixedTime", 1)
+    monkeypatch.setattr(broker.server, "pause", meanwhile)
+    broker.delete("T")
+    assert broker.queue("T").figures().store.count == 1
+
+
+def test_who_creates_a_topic_completes_a_deletion_that_was_interrupted(
+    redis_url, broker, monkeypatch
+):
+    """Seen: the new topic had what senders stored who did not know of the deletion."""
+
+    def meanwhile(seconds):
+        monkeypatch.undo()
+        assert sender.send([b"old"], fixed_time=99).new == 1
+        raise KeyboardInterrupt
+
+    broker.create("T", "FixedTime", 1)
+    with connect(redis_url, key_prefix=broker.key_prefix) as other:
+        sender = other.queue("T")
+        monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 3600.0)
+        monkeypatch.setattr(broker.server, "pause", meanwhile)
+        with pytest.raises(KeyboardInterrupt):
+            broker.delete("T")
+    broker.create("T", "FixedTime", 1)
+    assert broker.queue("T").figures().store.count == 0
     broker.delete("T")
     assert all_keys(broker) == []
 

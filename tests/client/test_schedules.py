@@ -443,6 +443,17 @@ def test_one_that_this_machine_cannot_compute_hides_no_other(
     assert (bad.state, said in bad.seen) == ("warn", True)
 
 
+def test_one_without_a_slot_in_its_topic_hides_no_other(broker, timed):
+    broker.schedule("s", "T", "m", every="1h")
+    broker.schedule("odd", "T", "m", every="1h")
+    broker.delete("T")
+    broker.create("T", "FixedTime", 1, keyed=True)
+    broker.schedule("s", "T", Message("m", key="k"), every="1h")
+    odd = Schedule("odd", "T", Message(b"m"), every_ms=1000, since_ms=0)
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "odd", odd.to_json())
+    assert told_of(broker, {"s"}) == ["odd"]
+
+
 def test_a_note_of_another_type_hides_no_other(broker):
     for topic in ("T", "U"):
         broker.create(topic, "FixedTime", 1)

@@ -102,7 +102,7 @@ def test_without_a_fault_none_fails(handed, tmp_path):
 @pytest.mark.long
 def test_a_fault_that_never_ends_leaves_the_others_a_server(server, tmp_path):
     """Else their tests would fail by the server, not by their own fault."""
-    endless = Mutant("alter.lua", "redis.call('HDEL', topics, topic)", "while true do end", "alter")
+    endless = Mutant("alter.lua", "redis.call('HDEL', hash, field)", "while true do end", "alter")
     code, printed = outcome_of(endless, tmp_path, server.handed())
     assert code == 1, printed
     assert server.is_stuck()

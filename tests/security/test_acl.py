@@ -196,13 +196,12 @@ def test_a_sender_to_a_topic_with_a_limit_of_bytes_is_told_what_it_lacks(url, en
     assert sender.queue("T").send(["m"], fixed_time=DUE).new == 1
 
 
-def test_a_sender_who_creates_topics_needs_two_more_commands(url, enter):
+def test_a_sender_who_creates_topics_needs_another_command(url, enter):
     sender = enter("rmq-sender")
     with redis.Redis.from_url(url) as admin:
-        for command in ("hgetall", "hsetnx"):
-            with pytest.raises(ServerRefused, match=command):
-                sender.create("T", "FixedTime")
-            admin.execute_command("ACL", "SETUSER", "rmq-sender", f"+{command}")
+        with pytest.raises(ServerRefused, match="hsetnx"):
+            sender.create("T", "FixedTime")
+        admin.execute_command("ACL", "SETUSER", "rmq-sender", "+hsetnx")
     sender.create("T", "FixedTime")
     assert sender.queue("T").send(["m"], fixed_time=DUE).new == 1
 
